@@ -1,0 +1,40 @@
+# Two commands do all the set-up: `make optimize OP=rmsnorm` and `make test`. Each makes .venv on a
+# fresh machine and installs nothing when it is there already.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+OP ?= rmsnorm
+BUDGET ?= 4m
+STAMP := $(VENV)/.installed
+
+# Installed without a network beyond the package index. torch is pinned by constraints.txt: unpinned,
+# a machine without a GPU would download several GB of CUDA libraries.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[triton,knowledge,dev]"
+	@touch $@
+
+.PHONY: optimize test test-slow test-gpu lint format clean
+optimize: $(STAMP)  ## the main job
+	$(BIN)/atrex optimize --op $(OP) --budget $(BUDGET) $(ARGS)
+
+test: $(STAMP)  ## everything but the slow suites
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(STAMP)  ## every honest kernel and mutant through all gates
+	$(BIN)/python -m pytest -m slow
+
+test-gpu: $(STAMP)  ## needs a CUDA device
+	$(BIN)/python -m pytest -m gpu
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

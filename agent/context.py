@@ -1,0 +1,167 @@
+"""What a proposer sees: where time is lost, what was tried, what is known, and where to start from."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from agent.buckets import Bucket, Grid
+from agent.dropout import Item, Kind
+from agent.lab import Knowledge, Tunables
+from agent.state import Attempt, Belief, Lesson, SearchState, Suspect
+from atrex.candidate import Candidate
+from atrex.records import Bound, Case
+
+LEAST_SHARE = 0.02
+"""Part of a bucket's time that counts as recoverable whatever its bound says: a bound can be wrong, so a
+bucket that has reached it is tried last, not never."""
+
+
+@dataclass(frozen=True, slots=True)
+class BucketDiagnosis:
+    """How far one bucket is from what this machine can attain. Times are microseconds, weighted."""
+
+    bucket: Bucket
+    cases: tuple[Case, ...]
+    """Its cases, the one with the most recoverable time first."""
+    median_us: float
+    attainable_us: float
+    recoverable_us: float
+    """Sum over the cases of weight * (median - attainable), at least LEAST_SHARE of the time."""
+    symptoms: tuple[str, ...]
+
+    @property
+    def headroom(self) -> float:
+        """The largest speed-up that the bound allows, as a ratio above 1."""
+        rest = self.median_us - self.recoverable_us
+        return self.median_us / rest if rest > 0 else math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A proposer's view of the search, without what dropout hides."""
+
+    operator: str
+    seed: int
+    step: int
+    grid: Grid
+    diagnoses: tuple[BucketDiagnosis, ...]
+    """Most recoverable time first."""
+    incumbent: Candidate
+    base: Candidate
+    """What a proposal changes: the incumbent, or in a dropout episode the descendant of an ancestor."""
+    base_kernel: str
+    tunables: Tunables
+    """What may be varied in the base."""
+    attempts: tuple[Attempt, ...]
+    lessons: tuple[Lesson, ...]
+    suspects: tuple[Suspect, ...]
+    beliefs: Mapping[str, Belief]
+    knowledge: Knowledge
+    seen: frozenset[str]
+    """Names of the kernels that were already proposed as a whole."""
+    notes: tuple[str, ...]
+    hidden: frozenset[Item]
+
+    def hides(self, kind: Kind, key: str) -> bool:
+        """True iff dropout hides this."""
+        return Item(kind, key) in self.hidden
+
+
+def build(state: SearchState, knowledge: Knowledge) -> Context:
+    """The context for the next proposal."""
+    hidden = state.episode.hidden if state.episode else frozenset()
+    kernel = state.kernel(state.base)
+
+    def shown(kind: Kind, key: str) -> bool:
+        return Item(kind, key) not in hidden
+
+    return Context(
+        operator=state.run.operator,
+        seed=state.run.seed,
+        step=state.step,
+        grid=state.grid,
+        diagnoses=diagnose(state),
+        incumbent=state.best,
+        base=state.candidate(state.base),
+        base_kernel=kernel,
+        tunables=state.kernels.get(kernel, {}),
+        attempts=tuple(a for a in state.attempts if shown("attempt", a.name)),
+        lessons=state.lessons,
+        suspects=state.suspects,
+        beliefs={key: belief for key, belief in state.beliefs.items() if shown("belief", key)},
+        knowledge=Knowledge(
+            kernels=tuple(k for k in knowledge.kernels if shown("passage", k.name)),
+            passages=tuple(p for p in knowledge.passages if shown("passage", p.name)),
+        ),
+        seen=frozenset(state.kernels),
+        notes=state.notes,
+        hidden=hidden,
+    )
+
+
+def items(state: SearchState, knowledge: Knowledge) -> tuple[Item, ...]:
+    """Everything a proposer may see, droppable or not; what `dropout.draw` chooses from."""
+    return (
+        Item("problem", state.run.operator),
+        Item("contract", state.run.operator),
+        *(Item("lesson", " ".join(lesson.key)) for lesson in state.lessons),
+        *(Item("attempt", attempt.name) for attempt in state.attempts),
+        *(Item("passage", hit.name) for hit in (*knowledge.kernels, *knowledge.passages)),
+        *(Item("technique", technique) for technique in sorted(techniques(state))),
+        *(Item("belief", key) for key in state.beliefs),
+        *(Item("parent", name) for name in state.accepted),
+    )
+
+
+def techniques(state: SearchState) -> set[str]:
+    """Categories of moves: the tunables of the known kernels, each variant, and taking over a neighbour."""
+    found = {"transfer"}
+    for tunables in state.kernels.values():
+        found |= {category(name, value) for name, values in tunables.items() for value in values}
+    return found
+
+
+def category(tunable: str, value: object) -> str:
+    """The technique category of setting a tunable: its name; each variant of a kernel is one of its own."""
+    return f"variant={value}" if tunable == "variant" else tunable
+
+
+def diagnose(state: SearchState) -> tuple[BucketDiagnosis, ...]:
+    """All buckets that have cases, most recoverable time first."""
+    groups = state.grid.group(state.run.cases)
+    found = [_diagnosis(bucket, cases, state) for bucket, cases in groups.items()]
+    return tuple(sorted(found, key=lambda d: (-d.recoverable_us, d.bucket.index)))
+
+
+def _diagnosis(bucket: Bucket, cases: tuple[Case, ...], state: SearchState) -> BucketDiagnosis:
+    heavy = any(case.weight > 0 for case in state.run.cases)
+    weight = {case.id: case.weight if heavy else 1.0 for case in cases}
+    lost = {
+        case.id: weight[case.id] * max(0.0, state.latency_us[case.id] - attainable(state.bounds[case.id]))
+        for case in cases
+    }
+    median = sum(weight[case.id] * state.latency_us[case.id] for case in cases)
+    return BucketDiagnosis(
+        bucket=bucket,
+        cases=tuple(sorted(cases, key=lambda case: (-lost[case.id], case.id))),
+        median_us=median,
+        attainable_us=sum(weight[case.id] * attainable(state.bounds[case.id]) for case in cases),
+        recoverable_us=max(sum(lost.values()), LEAST_SHARE * median),
+        symptoms=_symptoms([state.bounds[case.id] for case in cases]),
+    )
+
+
+def attainable(bound: Bound) -> float:
+    """Microseconds that this machine can attain; the vendor's bound where it is not calibrated."""
+    return bound.sol_us if bound.attainable_us is None else bound.attainable_us
+
+
+def _symptoms(bounds: list[Bound]) -> tuple[str, ...]:
+    limiter = Counter(bound.limiter for bound in bounds).most_common(1)[0][0]
+    # The launch floor, not the work, makes the bound of most of these cases.
+    launch = sum(bound.sol_us < 0.5 * attainable(bound) for bound in bounds) * 2 > len(bounds)
+    work = "memory-bound" if limiter == "memory" else "compute-bound"
+    return ("launch-bound", work) if launch else (work,)

@@ -1,0 +1,178 @@
+"""What happens in a search, as records: the ledger's lines, and all that the search's state is made of."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
+from agent.dropout import DropoutPolicy, Item
+from agent.lab import Comparison, Config, Level, Tunables
+from agent.promote import PromotionPolicy
+from atrex.candidate import Candidate
+from atrex.records import Bound, Case, Judgement, Latency, Ratio, Record
+
+Finding = Literal["promoted", "advanced", "no gain", "unconfirmed", "wrong", "unjudged", "suspect", "untested"]
+"""`advanced`: better than its parent in a dropout episode, not than the incumbent. `suspect`: one of several
+moves in a wrong candidate. `untested`: in a wrong candidate, but another move is to blame."""
+ALL_CASES = "*"
+"""In place of a bucket's name: the whole workload."""
+
+
+class Event(Record):
+    """Base of every event."""
+
+    elapsed: float = 0.0
+    """Seconds of the run that had passed, over all its sessions."""
+
+
+class RunStarted(Event):
+    """Everything that the run depends on, apart from its budget."""
+
+    kind: Literal["run_started"] = "run_started"
+    operator: str
+    seed: int
+    proposer: str
+    start: Candidate
+    """What has to be beaten, for instance the eager baseline."""
+    cases: tuple[Case, ...]
+    buckets: dict[str, tuple[int, ...]] = {}
+    """Cut points by dimension."""
+    promotion: PromotionPolicy = PromotionPolicy()
+    dropout: DropoutPolicy = DropoutPolicy()
+
+
+class Measured(Event):
+    """Latency of the start and the roofline, by case id."""
+
+    kind: Literal["measured"] = "measured"
+    candidate: str
+    latencies: dict[str, Latency]
+    bounds: dict[str, Bound]
+
+
+class Move(Record):
+    """A new configuration for one bucket."""
+
+    bucket: str
+    config: Config
+    change: str
+    """For people, for instance `num_warps 4 -> 8`."""
+    techniques: tuple[str, ...]
+    """Belief keys, the category first: `num_warps`, `num_warps=8`."""
+    predicted: float
+    """Expected incumbent time / candidate time."""
+
+
+class Proposal(Event):
+    """A candidate enters the run."""
+
+    kind: Literal["proposed"] = "proposed"
+    origin: Literal["seed", "move", "merge"]
+    """A whole reference kernel; new configurations; or only those of them that won."""
+    candidate: Candidate
+    base: str
+    """Id of the candidate that it changes, or competes with."""
+    kernel: str
+    """Name of the kernel whose table it varies."""
+    tunables: Tunables = {}
+    """For a seed: what may be varied in it."""
+    moves: tuple[Move, ...] = ()
+    predicted: float = 1.0
+    because: str = ""
+
+
+class Judged(Event):
+    """The gates have spoken."""
+
+    kind: Literal["judged"] = "judged"
+    candidate: str
+    level: Level
+    judgement: Judgement
+
+
+class Compared(Event):
+    """A paired measurement, by case id."""
+
+    kind: Literal["compared"] = "compared"
+    candidate: str
+    against: str
+    comparisons: dict[str, Comparison]
+
+
+class Promoted(Event):
+    """A candidate becomes the incumbent, or the head of the current dropout episode."""
+
+    kind: Literal["promoted"] = "promoted"
+    candidate: str
+    role: Literal["incumbent", "head"]
+    buckets: tuple[str, ...]
+    gain: Ratio
+    latency_us: dict[str, float] = {}
+    """New medians by case id, for an incumbent."""
+
+
+class Outcome(Record):
+    """What became of one move, or of a whole kernel."""
+
+    bucket: str
+    finding: Finding
+    realised: Ratio | None = None
+    """Paired speed-up over the base, where it was measured."""
+    reason: str = ""
+
+
+class Settled(Event):
+    """The attempt that the last proposal began is over."""
+
+    kind: Literal["settled"] = "settled"
+    candidate: str
+    outcomes: tuple[Outcome, ...]
+
+
+class DropoutStarted(Event):
+    """Part of the context is hidden, and the search goes on from `ancestor`."""
+
+    kind: Literal["dropout_started"] = "dropout_started"
+    p: float
+    hidden: tuple[Item, ...]
+    ancestor: str
+
+
+class DropoutEnded(Event):
+    """The context is whole again."""
+
+    kind: Literal["dropout_ended"] = "dropout_ended"
+    found: bool
+    notes: tuple[str, ...] = ()
+    """What was hidden while a new best was found."""
+
+
+class Finished(Event):
+    """The end of a session; a later one may go on."""
+
+    kind: Literal["finished"] = "finished"
+    reason: Literal["exhausted", "budget", "interrupted"]
+    best: str
+
+
+AnyEvent = Annotated[
+    RunStarted
+    | Measured
+    | Proposal
+    | Judged
+    | Compared
+    | Promoted
+    | Settled
+    | DropoutStarted
+    | DropoutEnded
+    | Finished,
+    Field(discriminator="kind"),
+]
+
+_ADAPTER: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)
+
+
+def load_event(json: str | bytes) -> AnyEvent:
+    """Read an event back from its JSON. Raises pydantic.ValidationError."""
+    return _ADAPTER.validate_json(json)

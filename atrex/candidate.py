@@ -1,0 +1,77 @@
+"""A candidate kernel: one self-contained source file, identified by its content."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from atrex.errors import UsageError
+from atrex.records import Dsl
+
+MAX_SOURCE_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Source text for one operator; nothing of it is ever imported by the process that judges."""
+
+    operator: str
+    dsl: Dsl
+    source: str
+    parent: str | None = None
+    note: str = ""
+
+    @property
+    def id(self) -> str:
+        """Hex sha256 of operator, dsl and source: the name under which everything is recorded."""
+        digest = hashlib.sha256()
+        for part in (self.operator, self.dsl, self.source):
+            digest.update(part.encode("utf-8", "surrogatepass"))
+            digest.update(b"\0")
+        return digest.hexdigest()
+
+
+def load_candidate(path: Path, operator: str, dsl: Dsl | None = None) -> Candidate:
+    """Read a candidate file; the dsl is the stated one, or is read off the imports.
+
+    Raises UsageError if the file cannot be read as UTF-8 text of at most 4 MiB.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot read the candidate file ({error.strerror})") from None
+    if len(data) > MAX_SOURCE_BYTES:
+        raise UsageError(f"{path}: {len(data)} bytes; a candidate has at most {MAX_SOURCE_BYTES}")
+    try:
+        source = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not UTF-8 text (byte {error.start}); save the file as UTF-8") from None
+    return Candidate(operator, dsl or detect_dsl(source), source)
+
+
+def detect_dsl(source: str) -> Dsl:
+    """The language of the kernels in a candidate, from its imports only (the code is not run).
+
+    A file that does not parse is called ``torch``: the worker will report why it fails.
+    """
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return "torch"
+    modules = set[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            modules |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    if any("gluon" in name for name in modules):
+        return "gluon"
+    if any(name.split(".")[0] == "triton" for name in modules):
+        return "triton"
+    for dsl in get_args(Dsl):
+        if f"atrex.dsl.{dsl}" in modules:
+            return dsl  # type: ignore[no-any-return]
+    return "torch"

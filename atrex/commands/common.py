@@ -1,0 +1,67 @@
+"""What several commands need: choosing the device, cases, and printing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from atrex.errors import EnvironmentProblem, UsageError
+from atrex.records import Case, Device
+
+DeviceOption = Literal["auto", "cpu", "cuda"]
+
+
+def choose_device(option: DeviceOption) -> Device:
+    """`auto`: CUDA where PyTorch sees it, else CPU. Raises EnvironmentProblem for an absent GPU."""
+    import torch
+
+    present = torch.cuda.is_available()
+    if option == "cuda" and not present:
+        raise EnvironmentProblem("--device cuda: PyTorch sees no GPU here; use --device cpu")
+    if option == "auto":
+        return "cuda" if present else "cpu"
+    return option
+
+
+def choose_cases(
+    workload: str, operator: str, wanted: Sequence[str], limit: int | None = None
+) -> tuple[Case, ...]:
+    """An operator's cases, or those named (`rms_norm-007`, or just `7`). Raises UsageError."""
+    from traces.workload import load_workload
+
+    cases = load_workload(workload, operators=[operator]).cases(operator)
+    if wanted:
+        by_name = {case.id: case for case in cases} | {str(int(c.id.rsplit("-", 1)[1])): c for c in cases}
+        if unknown := [name for name in wanted if name not in by_name]:
+            raise UsageError(f"{operator} has no case {unknown[0]!r}; see `atrex show {operator}`")
+        cases = tuple(by_name[name] for name in wanted)
+    return cases[:limit]
+
+
+def parse_budget(text: str) -> float:
+    """Seconds of `90`, `60s`, `5m` or `1h`. Raises UsageError."""
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
+    number, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1.0)
+    try:
+        seconds = float(number) * unit
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < 1e7:
+        raise UsageError(f"--budget {text!r}: give seconds, or a number with s, m or h, such as 90s or 5m")
+    return seconds
+
+
+def print_json(value: BaseModel | Sequence[BaseModel] | dict[str, Any] | list[Any]) -> None:
+    """One JSON document on standard output."""
+    if isinstance(value, BaseModel):
+        plain: Any = value.model_dump(mode="json")
+    elif isinstance(value, dict):
+        plain = value
+    else:
+        plain = [item.model_dump(mode="json") if isinstance(item, BaseModel) else item for item in value]
+    json.dump(plain, sys.stdout, indent=2)
+    sys.stdout.write("\n")

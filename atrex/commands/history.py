@@ -1,0 +1,67 @@
+"""`atrex runs` and `atrex report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+from rich.table import Table
+
+from atrex.commands.common import print_json
+from atrex.report import load_report
+from atrex.report.html import render_html
+from atrex.report.markdown import render_markdown
+from atrex.report.terminal import render_terminal
+from atrex.runs import BrokenRun, find_run, list_runs, runs_root
+
+Format = Literal["terminal", "markdown", "json", "html"]
+
+
+def runs(root: Path | None, *, as_json: bool) -> None:
+    """All runs, the newest first; broken ones are shown as such."""
+    found = sorted(list_runs(runs_root(root)), key=lambda run: run.name, reverse=True)
+    rows = [_row(run) for run in found]
+    if as_json:
+        print_json(rows)
+        return
+    table = Table("run", "operator", "device", "dsl", "state", title=f"{runs_root(root)}")
+    for row in rows:
+        table.add_row(row["run"], row["op"], row["device"], row["dsl"], row["state"])
+    Console().print(table)
+
+
+def _row(run: object) -> dict[str, str]:
+    if isinstance(run, BrokenRun):
+        return {"run": run.name, "op": "", "device": "", "dsl": "", "state": f"broken: {run.reason}"}
+    from atrex.runs import Run
+
+    assert isinstance(run, Run)
+    state = "reported" if run.report().exists() else "unfinished"
+    meta = run.meta
+    return {
+        "run": run.name,
+        "op": meta.operator,
+        "device": meta.device,
+        "dsl": meta.dsl or "",
+        "state": state,
+    }
+
+
+def report(wanted: str, root: Path | None, format: Format, output: Path | None) -> None:
+    """Show the report of a run in one of its forms, or write it to a file."""
+    loaded = load_report(find_run(wanted, runs_root(root)).report())
+    if format == "terminal" and output is None:
+        Console().print(render_terminal(loaded))
+        return
+    if format == "json" and output is None:
+        print_json(loaded)
+        return
+    texts = {"markdown": render_markdown, "html": render_html, "json": lambda r: r.model_dump_json(indent=2)}
+    text = texts.get(format, render_markdown)(loaded)
+    if output is None:
+        print(text)
+    else:
+        from atrex.runs import write_atomic
+
+        write_atomic(output, text)

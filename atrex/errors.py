@@ -1,0 +1,27 @@
+"""The errors a user sees, each with the exit code the command line ends with."""
+
+from __future__ import annotations
+
+
+class AtrexError(Exception):
+    """An error with a one-line message for the user; never shown as a traceback."""
+
+    exit_code = 3
+
+
+class UsageError(AtrexError):
+    """The command line or an input file is wrong (exit 2)."""
+
+    exit_code = 2
+
+
+class RejectedError(AtrexError):
+    """A candidate was rejected or a target was missed (exit 1)."""
+
+    exit_code = 1
+
+
+class EnvironmentProblem(AtrexError):
+    """This machine lacks something that the command needs (exit 3)."""
+
+    exit_code = 3

@@ -1,0 +1,43 @@
+"""authenticity: the candidate's own kernel does the work, on the stream it was given, all of it."""
+
+from __future__ import annotations
+
+from atrex.gates.context import GateContext, Rejection
+from atrex.judge import CandidateFault
+from atrex.protocol import Call, InputSpec, LaunchReport
+
+
+def run(ctx: GateContext) -> None:
+    """Trace a call in every bucket; on CUDA also read the result without waiting for other streams."""
+    own = set[str]()
+    for dims in ctx.representatives():
+        spec = ctx.spec(dims, source=ctx.rich_source)
+        try:
+            launches = ctx.session.trace(spec)
+        except CandidateFault as fault:
+            raise ctx.fault(fault, spec) from None
+        own |= _require_own_work(ctx, spec, launches)
+        if ctx.session.engine.device == "cuda":
+            aside = ctx.calls([Call(inputs=spec, side_stream=True)])[0].outputs
+            what = "read on the caller's stream, without waiting for others"
+            ctx.require_same_bits(spec, aside, ctx.call(spec).outputs, what)
+    ctx.metrics["kernels"] = ", ".join(sorted(own))
+
+
+def _require_own_work(ctx: GateContext, spec: InputSpec, launches: tuple[LaunchReport, ...]) -> set[str]:
+    """No library compute, at least one own kernel, one stream. Returns the own kernels' names."""
+    for launch in launches:
+        if launch.origin == "compute":
+            raise Rejection(f"PyTorch computes: {launch.name}", ctx.witness(spec))
+        if launch.origin == "library":
+            raise Rejection(f"a library kernel computes: {launch.name[:120]}", ctx.witness(spec))
+    own = [launch for launch in launches if launch.origin == "own"]
+    if not own:
+        raise Rejection("none of the candidate's own kernels was launched", ctx.witness(spec))
+    streams = {launch.stream for launch in own if launch.device_us > 0}
+    if len(streams) > 1:
+        raise Rejection(f"kernels ran on {len(streams)} streams", ctx.witness(spec))
+    on_device = [launch for launch in own if launch.device_us > 0]
+    if ctx.session.engine.device == "cuda" and not on_device:
+        raise Rejection("none of the candidate's own kernels ran on the GPU", ctx.witness(spec))
+    return {launch.name for launch in own}

@@ -1,0 +1,65 @@
+"""bounds: no access outside the tensors, neither written nor read."""
+
+from __future__ import annotations
+
+from atrex.errors import EnvironmentProblem
+from atrex.gates.context import GateContext, Rejection
+from atrex.inputs import first_dim
+from atrex.judge import CandidateFault
+from atrex.protocol import Call, Fill
+
+_ODD = (1, 7, 129, 513, 1537, 4099)
+
+
+def run(ctx: GateContext) -> None:
+    """Guard bands around every tensor, and where the engine has it every access checked."""
+    shapes = [*ctx.representatives(), *odd_shapes(ctx)]
+    interpreted = ctx.plan.engine == "interpreter"
+    fills: tuple[Fill, ...] = ("nan", "huge")
+    for dims in shapes:
+        spec = ctx.spec(dims, source=ctx.rich_source)
+        plain = ctx.call(spec).outputs
+        for fill in fills:
+            guarded = spec.model_copy(update={"guard": fill})
+            outcome = ctx.call(guarded, guard_outputs=True, poison=fill, check_addresses=interpreted)
+            report = outcome.report
+            if report.violations:
+                raise Rejection(report.violations[0], ctx.witness(guarded))
+            if report.broken_guards:
+                names = ", ".join(report.broken_guards)
+                raise Rejection(f"wrote outside of {names}", ctx.witness(guarded))
+            what = f"guard bands of {fill} around every tensor"
+            ctx.require_same_bits(guarded, outcome.outputs, plain, what)
+    ctx.metrics["checked"] = "every address" if interpreted else "guard bands"
+    if ctx.plan.instrumented and not interpreted:
+        _instrumented(ctx)
+
+
+def odd_shapes(ctx: GateContext) -> list[dict[str, int]]:
+    """Shapes whose last tile is never full."""
+    rows = first_dim(ctx.problem)
+    domain = ctx.problem.spec.dims
+    shapes = list[dict[str, int]]()
+    for i, extent in enumerate(_ODD):
+        dims = {name: min(extent, legal.max) for name, legal in domain.items()} | {rows: (1, 3, 5)[i % 3]}
+        shapes.append(dims | {rows: ctx.fit_rows(dims, dims[rows])})
+    return shapes
+
+
+def _instrumented(ctx: GateContext) -> None:
+    """The same calls under AddressSanitizer (C++) or compute-sanitizer (CUDA)."""
+    try:
+        session = ctx.sanitized()
+    except EnvironmentProblem as error:
+        ctx.metrics["sanitizer"] = f"not run: {error}"
+        return
+    for dims in (*ctx.representatives(), *odd_shapes(ctx)):
+        spec = ctx.spec(dims, source=ctx.rich_source)
+        try:
+            session.run(Call(inputs=spec, deliver=False))
+        except CandidateFault as fault:
+            raise ctx.fault(fault, spec) from None
+        finding = session.engine.sanitizer_finding()
+        if finding:
+            raise Rejection(finding, ctx.witness(spec))
+    ctx.metrics["sanitizer"] = session.engine.sanitizer_name

@@ -1,0 +1,169 @@
+"""Comparing outputs: bit equality, classes of special values, and the componentwise error bound.
+
+The bound. Let u be the unit roundoff of the declared accumulator, n the reduction length and k the
+number of further roundings the contract allows. A sum of n terms in any order has, with probability
+above 1 - 2 exp(-lambda^2 / 2) per element, a relative forward error of at most lambda sqrt(n) u times
+the sum of magnitudes (N. J. Higham and T. Mary, "A new approach to probabilistic rounding error
+analysis", SIAM J. Sci. Comput. 41, 2019); no term count below n can exceed the worst case n u
+(N. J. Higham, "Accuracy and Stability of Numerical Algorithms", 2nd ed., section 4.2). So
+
+    g = u (min(n, lambda sqrt(n)) + k) * terms + floor,       |out - oracle| <= ulp(|oracle| + g) / 2 + g
+
+where ulp is that of the output dtype and floor a few subnormal units of the accumulator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from atrex.inputs import bits
+from atrex.problem import Contract, Dims, Expected
+from atrex.records import Scalar
+
+LAMBDA = 6.0  # 2 exp(-18): below 1e-7 per element, and real errors are far from the bound
+_UNIT_ROUNDOFF = {"fp32": 2.0**-24, "fp64": 2.0**-53}
+_SUBNORMAL_UNIT = {"fp32": 2.0**-149, "fp64": 2.0**-1074}
+ILL_CONDITIONED = 0.10  # an eager error above this share of scale makes a comparison inconclusive
+EAGER_FACTOR = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """The worst offending element of a comparison."""
+
+    index: tuple[int, ...]
+    expected: str
+    got: str
+    what: str
+    metrics: dict[str, Scalar]
+
+
+class IllConditionedError(Exception):
+    """The eager reference is itself too far from the oracle to judge anybody by."""
+
+
+def growth(contract: Contract, dims: Dims) -> float:
+    """The factor of `terms` in the bound, for reduction length n = dims[contract.reduced] (else 1)."""
+    n = dims[contract.reduced] if contract.reduced else 1
+    u = _UNIT_ROUNDOFF[contract.accumulator]
+    return float(u * (min(n, LAMBDA * n**0.5) + contract.rounding_steps))
+
+
+def error_bound(
+    expected: Expected, dtype: torch.dtype, contract: Contract, dims: Dims, factor: float = 1.0
+) -> Tensor:
+    """Componentwise bound in fp64 on |out - oracle|; `factor` scales it for a threshold sweep."""
+    g = growth(contract, dims) * expected.terms + 4 * _SUBNORMAL_UNIT[contract.accumulator]
+    return factor * (half_ulp(expected.value.abs() + g, dtype) + g)
+
+
+def half_ulp(magnitude: Tensor, dtype: torch.dtype) -> Tensor:
+    """Half a unit in the last place of `dtype` at a magnitude given in fp64 (subnormals included)."""
+    info = torch.finfo(dtype)
+    exponent = torch.frexp(magnitude)[1] - 1
+    smallest = torch.frexp(torch.tensor(info.smallest_normal, dtype=torch.float64))[1] - 1
+    exponent = torch.clamp(exponent, min=int(smallest))
+    return torch.ldexp(torch.full_like(magnitude, info.eps / 2), exponent)
+
+
+def bit_mismatch(got: Tensor, expected: Tensor) -> Mismatch | None:
+    """The first element whose bits differ, or None. Both tensors have the same shape and dtype."""
+    different = bits(got) != bits(expected)
+    if not bool(different.any()):
+        return None
+    count = int(different.sum())
+    index = _unravel(int(torch.argmax(different.flatten().to(torch.uint8))), different.shape)
+    return Mismatch(index, _show(expected, index), _show(got, index), "bits differ", {"different": count})
+
+
+def class_mismatch(got: Tensor, eager: Tensor, oracle: Tensor) -> Mismatch | None:
+    """Where NaN, +Inf, -Inf or the sign of a zero differs though eager and oracle agree on it."""
+    expected = _classes(oracle.to(eager.dtype))
+    wrong = (_classes(got) != expected) & (_classes(eager) == expected)
+    # A finite non-zero value may be any finite value here: its size is the accuracy bound's business.
+    if not bool(wrong.any()):
+        return None
+    index = _unravel(int(torch.argmax(wrong.flatten().to(torch.uint8))), wrong.shape)
+    return Mismatch(
+        index,
+        _show(eager, index),
+        _show(got, index),
+        "special value lost or made",
+        {"wrong": int(wrong.sum())},
+    )
+
+
+def _classes(value: Tensor) -> Tensor:
+    """0 finite, 1 NaN, 2 +Inf, 3 -Inf, 4 +0, 5 -0."""
+    result = torch.zeros(value.shape, dtype=torch.uint8, device=value.device)
+    result[value.isnan()] = 1
+    result[value.isposinf()] = 2
+    result[value.isneginf()] = 3
+    zero = value == 0
+    result[zero] = 4
+    result[zero & value.signbit()] = 5
+    return result
+
+
+def accuracy_mismatch(
+    got: Tensor, eager: Tensor, expected: Expected, contract: Contract, dims: Dims, factor: float = 1.0
+) -> tuple[Mismatch | None, dict[str, Scalar]]:
+    """The element that exceeds its bound the most, and metrics of the comparison.
+
+    Judged where eager and oracle are both finite; elsewhere the classes must agree. Raises
+    IllConditionedError when the eager reference's error is above a tenth of the result's scale.
+    """
+    value = expected.value
+    wide, eager_wide = got.double(), eager.double()
+    judged = value.isfinite() & eager.isfinite()
+    allowed = error_bound(expected, got.dtype, contract, dims, factor)
+    error = torch.where(judged, (wide - value).abs(), 0.0)
+    # Where the bound reaches past the largest value, rounding may give infinity.
+    limit = torch.finfo(got.dtype).max
+    error = torch.where(judged & wide.isinf() & (value.abs() + allowed >= limit), 0.0, error)
+    error = torch.where(error.isnan(), torch.inf, error)
+    eager_error = torch.where(judged, (eager_wide - value).abs(), 0.0)
+    scale = _rms(torch.where(judged, value, 0.0))
+    if _rms(eager_error) > ILL_CONDITIONED * scale and scale > 0:
+        raise IllConditionedError(f"eager RMS error {_rms(eager_error):.3g} against a scale of {scale:.3g}")
+    share = torch.where(allowed > 0, error / allowed, torch.where(error > 0, torch.inf, 0.0))
+    worst = float(share.max()) if share.numel() else 0.0
+    metrics: dict[str, Scalar] = {
+        "worst_error_over_bound": _finite(worst),
+        "rms_error": _finite(_rms(error)),
+        "eager_rms_error": _finite(_rms(eager_error)),
+    }
+    if worst > 1.0:
+        index = _unravel(int(torch.argmax(share.flatten())), share.shape)
+        what = f"error {float(error[index]):.4g} above the bound {float(allowed[index]):.4g}"
+        exact = f"{float(value[index]):.9g}"
+        return Mismatch(index, exact, _show(got, index), what, metrics), metrics
+    if _rms(error) > EAGER_FACTOR * _rms(eager_error) + factor * _rms(allowed) / 8:
+        what = f"RMS error {_rms(error):.4g} above twice the eager reference's {_rms(eager_error):.4g}"
+        return Mismatch((), "", "", what, metrics), metrics
+    return class_mismatch(got, eager, value), metrics
+
+
+def _rms(value: Tensor) -> float:
+    return float(value.square().mean().sqrt()) if value.numel() else 0.0
+
+
+def _finite(value: float) -> float:
+    return value if abs(value) < 1e300 else 1e300
+
+
+def _unravel(flat: int, shape: torch.Size) -> tuple[int, ...]:
+    index = list[int]()
+    for extent in reversed(shape):
+        flat, rest = divmod(flat, extent)
+        index.append(rest)
+    return tuple(reversed(index))
+
+
+def _show(tensor: Tensor, index: tuple[int, ...]) -> str:
+    element = tensor[index]
+    code = int(bits(element.reshape(1))[0]) & ((1 << 8 * element.element_size()) - 1)
+    return f"{float(element):.9g} (0x{code:0{2 * element.element_size()}x})"

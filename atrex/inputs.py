@@ -1,0 +1,230 @@
+"""Building the inputs of a call from their recipe: the same bits in the judge and in the worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from atrex.problem import Draw, LayoutKind, Problem
+from atrex.protocol import Edit, Fill, InputSpec, SpecialName
+
+HUGE = 2.0**100
+# Primes: what a row holds must not follow from its index modulo a tile size.
+_TILE_ROWS = (1021, 509, 251, 127, 61)
+_TILE_ELEMENTS = 1 << 19
+GUARD_BYTES = 1 << 16  # at least a row of 32 Ki bf16 elements on either side
+_SEED_MASK = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """A tensor inside a larger buffer whose remainder holds a known pattern."""
+
+    name: str
+    buffer: Tensor  # 1-D, the tensor's dtype
+    tensor: Tensor
+    fill: Fill
+
+    def intact(self) -> bool:
+        """Whether every element of the buffer outside the tensor still holds the pattern."""
+        rest = bits(self._outside())
+        expected = bits(torch.full((1,), fill_value(self.buffer.dtype, self.fill), dtype=self.buffer.dtype))
+        return bool((rest == expected.to(rest.device)).all())
+
+    def _outside(self) -> Tensor:
+        """The elements of the buffer that are not the tensor's."""
+        start = self.tensor.storage_offset()
+        if self.tensor.is_contiguous():
+            return torch.cat((self.buffer[:start], self.buffer[start + self.tensor.numel() :]))
+        outside = torch.ones(self.buffer.shape, dtype=torch.bool, device=self.buffer.device)
+        torch.as_strided(outside, self.tensor.shape, self.tensor.stride(), start).fill_(False)
+        return self.buffer[outside]
+
+
+def bits(tensor: Tensor) -> Tensor:
+    """The tensor's bytes as integers of the same width, so that NaN equals NaN and -0 differs from 0."""
+    width = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    return tensor.contiguous().view(width)
+
+
+def fill_value(dtype: torch.dtype, fill: Fill) -> float | int:
+    """The poison of a dtype; integers, which have no NaN, get the largest value less 0 or 1."""
+    if dtype.is_floating_point:
+        return float("nan") if fill == "nan" else min(HUGE, torch.finfo(dtype).max)
+    return torch.iinfo(dtype).max - (fill == "huge")
+
+
+def build_inputs(
+    problem: Problem, spec: InputSpec, device: torch.device
+) -> tuple[dict[str, Tensor], list[Guarded]]:
+    """Draw, edit and lay out the inputs of one call, by input name.
+
+    Raises KeyError for an unknown source or input: a fault of the harness.
+    """
+    values = draw_values(problem, spec, device)
+    tensors = dict[str, Tensor]()
+    guards = list[Guarded]()
+    for name, value in values.items():
+        layout = spec.layouts.get(name, "contiguous")
+        if spec.guard is None and layout == "contiguous":
+            tensors[name] = value.contiguous()
+            continue
+        placed = place(name, value, layout, spec.guard)
+        tensors[name] = placed.tensor
+        if spec.guard is not None:
+            guards.append(placed)
+    return tensors, guards
+
+
+def draw_values(problem: Problem, spec: InputSpec, device: torch.device) -> dict[str, Tensor]:
+    """The input values, before layout and guard bands."""
+    dims = dict(spec.dims)
+    row_dim = first_dim(problem)
+    if spec.tile_rows is not None:
+        dims[row_dim] = min(dims[row_dim], spec.tile_rows)
+    generator = torch.Generator(device=device)
+    generator.manual_seed(spec.seed & _SEED_MASK)
+    values = problem.source(spec.source)(Draw(spec.init, dims, generator, device))
+    if spec.tile_rows is not None:
+        for name in row_inputs(problem):
+            values[name] = repeat_rows(values[name], spec.dims[row_dim])
+    for edit in spec.edits:
+        values[edit.input] = apply_edit(values[edit.input], edit)
+    return values
+
+
+def first_dim(problem: Problem) -> str:
+    """Name of the leading dimension of the first input: its rows."""
+    return next(iter(problem.spec.inputs.values())).shape[0]
+
+
+def row_inputs(problem: Problem) -> tuple[str, ...]:
+    """Data inputs whose leading dimension is the row dimension."""
+    row_dim = first_dim(problem)
+    return tuple(n for n, t in problem.spec.inputs.items() if t.role == "data" and t.shape[0] == row_dim)
+
+
+def repeat_rows(block: Tensor, rows: int) -> Tensor:
+    """Repeat a block of rows until there are `rows` of them."""
+    if not block.shape[0]:
+        return block
+    out = torch.empty((rows, *block.shape[1:]), dtype=block.dtype, device=block.device)
+    for start in range(0, rows, block.shape[0]):
+        count = min(block.shape[0], rows - start)
+        out[start : start + count] = block[:count]
+    return out
+
+
+def tile_rows_for(rows: int, width: int) -> int | None:
+    """Rows of a block to repeat for inputs of this size, or None for inputs small enough to draw whole."""
+    if rows * width <= 2 * _TILE_ELEMENTS:
+        return None
+    fitting = (block for block in _TILE_ROWS if block * width <= _TILE_ELEMENTS)
+    return min(rows, next(fitting, _TILE_ROWS[-1]))
+
+
+def window_spec(problem: Problem, tiled: InputSpec, start: int, count: int) -> InputSpec:
+    """Rows [start, start + count) of a tiled recipe, as a small recipe of their own.
+
+    Only for operators whose rows are independent of each other.
+    """
+    block = tiled.tile_rows or tiled.dims[first_dim(problem)]
+    at = tuple(row % block for row in range(start, start + count))
+    takes = tuple(Edit(kind="take_rows", input=name, at=at) for name in row_inputs(problem))
+    dims = tiled.dims | {first_dim(problem): block}
+    return tiled.model_copy(update={"dims": dims, "edits": (*tiled.edits, *takes), "tile_rows": None})
+
+
+def special_value(name: SpecialName, dtype: torch.dtype) -> float:
+    """A named special value of a floating dtype."""
+    info = torch.finfo(dtype)
+    subnormal = info.smallest_normal * info.eps * 3  # three units in the last subnormal place
+    named = {
+        "inf": float("inf"),
+        "nan": float("nan"),
+        "0": 0.0,
+        "subnormal": subnormal,
+        "max": info.max,
+        "one": 1.0,
+    }
+    plain = name.removeprefix("-")
+    return -named[plain] if name.startswith("-") else named[plain]
+
+
+def apply_edit(tensor: Tensor, edit: Edit) -> Tensor:
+    """One change to the values of one input; returns a new or changed tensor."""
+    if edit.kind == "scale":
+        return torch.ldexp(tensor, torch.tensor(edit.exponent, device=tensor.device)).to(tensor.dtype)
+    if edit.kind == "place":
+        flat = tensor.contiguous().view(-1)
+        index = torch.tensor(edit.at, dtype=torch.int64, device=tensor.device)
+        values = [special_value(name, tensor.dtype) for name in edit.values]
+        flat[index] = torch.tensor(values, dtype=torch.float64, device=tensor.device).to(tensor.dtype)
+        return flat.view(tensor.shape)
+    if edit.kind == "permute_rows":
+        return tensor[permutation(tensor.shape[0], edit.seed).to(tensor.device)]
+    if edit.kind == "take_rows":
+        return tensor[torch.tensor(edit.at, dtype=torch.int64, device=tensor.device)]
+    return tensor[:1].expand(tensor.shape).contiguous() if tensor.shape[0] else tensor
+
+
+def permutation(rows: int, seed: int) -> Tensor:
+    """The row permutation of a `permute_rows` edit."""
+    generator = torch.Generator()
+    generator.manual_seed(seed & _SEED_MASK)
+    return torch.randperm(rows, generator=generator)
+
+
+def place(name: str, value: Tensor, layout: LayoutKind, guard: Fill | None) -> Guarded:
+    """Put a value into a buffer with the wanted strides, offset and guard bands.
+
+    `expanded` repeats row 0 at stride 0, so its value must already be broadcast.
+    """
+    shape, strides, span = _strides(value, layout)
+    band = max(GUARD_BYTES // value.element_size(), span // max(1, value.shape[0] if value.ndim > 1 else 1))
+    band = -(-band // 64) * 64 if guard else 0
+    start = band + (1 if layout == "offset" else 0)
+    fill = guard or "nan"
+    buffer = torch.full(
+        (start + span + band,), fill_value(value.dtype, fill), dtype=value.dtype, device=value.device
+    )
+    tensor = torch.as_strided(buffer, shape, strides, start)
+    source = value[:1] if layout == "expanded" else value
+    target = tensor[:1] if layout == "expanded" else tensor
+    target.copy_(source)
+    return Guarded(name, buffer, tensor, fill)
+
+
+def _strides(value: Tensor, layout: LayoutKind) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Shape, strides and the number of elements spanned, for a layout of `value`."""
+    shape = tuple(value.shape)
+    width = shape[-1] if shape else 1
+    rows = value.numel() // width if width else 0
+    if value.ndim < 2:
+        step = 2 if layout == "strided" else 1
+        return shape, (step,) * value.ndim, max(1, width * step)
+    if layout == "transposed" and value.ndim == 2:
+        return shape, (1, max(1, shape[0])), max(1, value.numel())
+    if layout == "expanded":
+        return shape, (0, *_packed(shape[1:], width, 1)), max(1, value.numel() // max(1, shape[0]))
+    step = 2 if layout == "strided" else 1
+    pitch = width * step + {"row_stride": 64, "odd_row_stride": 3}.get(layout, 0)
+    return shape, _packed(shape, pitch, step), max(1, rows * pitch)
+
+
+def _packed(shape: tuple[int, ...], pitch: int, step: int) -> tuple[int, ...]:
+    """Row-major strides whose last dimension has stride `step` and whose rows are `pitch` apart."""
+    if len(shape) < 2:
+        return (step,) * len(shape)
+    strides = [step, pitch]
+    for extent in reversed(shape[1:-1]):
+        strides.append(strides[-1] * max(1, extent))
+    return tuple(reversed(strides))
+
+
+def as_contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Plain contiguous copies, for the reference and the oracle."""
+    return {name: tensor.contiguous() for name, tensor in tensors.items()}

@@ -1,0 +1,393 @@
+"""The judge's side of a worker: sessions with one candidate, and an engine that starts them.
+
+The judge never imports, unpickles or otherwise runs anything of a candidate. It reads raw bytes out
+of memory that it made and sealed itself, sized by what the problem declares.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import torch
+from pydantic import BaseModel, ValidationError
+from torch import Tensor
+
+from atrex import protocol
+from atrex.candidate import Candidate
+from atrex.dsl import cpp
+from atrex.errors import EnvironmentProblem
+from atrex.problem import DTYPES, Problem, load_problem
+from atrex.process import ForkServer, WorkerDied, WorkerProcess
+from atrex.records import Device, FaultKind
+from atrex.sandbox import Limits, SandboxPolicy, scrubbed_environment
+
+ENTRY = "atrex.worker:main"
+_PRELOAD = ("atrex.worker", "atrex.dsl.cpp")
+_FATAL = {FaultKind.ILLEGAL_ACCESS, FaultKind.OUT_OF_MEMORY, FaultKind.EXITED, FaultKind.TIMEOUT}
+
+
+class CandidateFault(Exception):
+    """The candidate did not return: its kind and what it said."""
+
+    def __init__(self, kind: FaultKind, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+
+
+class HarnessError(Exception):
+    """The worker failed outside candidate code: nobody's verdict but ours to fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one call returned, copied out of the worker's reach onto the judge's device."""
+
+    report: protocol.CallReport
+    outputs: dict[str, Tensor]
+    inputs: dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds a candidate may take before everything it started is killed."""
+
+    load: float = 180.0
+    call: float = 60.0
+    round: float = 120.0
+
+
+class Engine:
+    """Starts sandboxed workers on one device; a context manager that leaves nothing behind.
+
+    `sanitize` runs every worker under AddressSanitizer, with C++ candidates instrumented.
+    Raises EnvironmentProblem when the device is not there.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        *,
+        threads: int | None = None,
+        sanitize: bool = False,
+        timeouts: Timeouts | None = None,
+    ) -> None:
+        if device == "cuda" and not torch.cuda.is_available():
+            raise EnvironmentProblem("--device cuda: no CUDA device is visible to PyTorch on this machine")
+        self.device: Device = device
+        self.threads = threads or torch.get_num_threads()
+        self.sanitize = sanitize
+        self.timeouts = timeouts or Timeouts()
+        self.scratch = Path(tempfile.mkdtemp(prefix="atrex-"))
+        self.scratch.chmod(0o711)
+        self._server: ForkServer | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def torch_device(self) -> torch.device:
+        """Where the judge computes: the same kind of device as the worker, for the same inputs."""
+        return torch.device(self.device)
+
+    def session(self, candidate: Candidate) -> Session:
+        """A session with a candidate; the worker starts at the first request."""
+        return Session(self, candidate)
+
+    def worker(self, candidate: Candidate) -> WorkerProcess:
+        """A fresh sandboxed process in the candidate's own scratch directory."""
+        scratch = self.scratch / candidate.id[:16]
+        for directory in (scratch, scratch / "cache"):
+            directory.mkdir(exist_ok=True)
+        limits = Limits(memory_bytes=_memory_limit(self.device))
+        policy = SandboxPolicy(scratch, limits, read_paths=(), cuda=self.device == "cuda")
+        return self._fork_server().spawn(ENTRY, policy, environment=_caches(scratch))
+
+    def _fork_server(self) -> ForkServer:
+        if self._server is None:
+            triton = ("triton",) if _has_triton() else ()
+            environment = scrubbed_environment(self.scratch, self._server_environment())
+            wrapper = self._wrapper()
+            self._server = ForkServer(preload=(*_PRELOAD, *triton), environment=environment, wrapper=wrapper)
+        return self._server
+
+    def _wrapper(self) -> tuple[str, ...]:
+        if not (self.sanitize and self.device == "cuda"):
+            return ()
+        tool = shutil.which("compute-sanitizer")
+        if tool is None:
+            raise EnvironmentProblem("compute-sanitizer is not on the PATH (it comes with the CUDA toolkit)")
+        log = self.scratch / "compute-sanitizer-%p"
+        return (tool, "--tool", "memcheck", "--target-processes", "all", "--log-file", str(log))
+
+    def _server_environment(self) -> dict[str, str]:
+        extra = {
+            "OMP_NUM_THREADS": str(self.threads),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+        }
+        if self.device == "cpu":
+            extra |= {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+        elif self.sanitize:
+            extra["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"  # so that each tensor has its own allocation
+        if self.sanitize and self.device == "cpu":
+            runtime = cpp.asan_runtime()
+            if runtime is None:
+                raise EnvironmentProblem("the C++ compiler has no AddressSanitizer runtime (libasan)")
+            extra |= {
+                "LD_PRELOAD": str(runtime),
+                "ASAN_OPTIONS": "detect_leaks=0:exitcode=66:detect_odr_violation=0",
+                "ATREX_CXX_SANITIZE": "address",
+            }
+        return extra
+
+    @property
+    def sanitizer_name(self) -> str:
+        """What checks the accesses of a sanitizing engine."""
+        return "compute-sanitizer" if self.device == "cuda" else "AddressSanitizer"
+
+    def sanitizer_finding(self) -> str:
+        """The first violation that compute-sanitizer logged, or an empty string."""
+        if not (self.sanitize and self.device == "cuda"):
+            return ""
+        for log in self.scratch.glob("compute-sanitizer*"):
+            lines = [line.strip("= ") for line in log.read_text(errors="replace").splitlines()]
+            for i, line in enumerate(lines):
+                if line.startswith(("Invalid", "Out-of-range", "Misaligned")):
+                    return "; ".join(lines[i : i + 2])
+        return ""
+
+    def forget(self, candidate: Candidate) -> None:
+        """Delete a candidate's scratch directory, its compile cache included."""
+        shutil.rmtree(self.scratch / candidate.id[:16], ignore_errors=True)
+
+    def close(self) -> None:
+        """End the fork server and every worker, and delete the scratch directory."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+@dataclass(slots=True)
+class Session:
+    """Requests to one candidate's worker, which is started anew after a fault that ended it."""
+
+    engine: Engine
+    candidate: Candidate
+    problem: Problem = field(init=False)
+    _worker: WorkerProcess | None = None
+
+    def __post_init__(self) -> None:
+        self.problem = load_problem(self.candidate.operator)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def load(self) -> None:
+        """Start the worker and import the candidate. Raises CandidateFault."""
+        if self._worker is not None:
+            return
+        self._worker = self.engine.worker(self.candidate)
+        request = protocol.Load(
+            operator=self.candidate.operator,
+            dsl=self.candidate.dsl,
+            source=self.candidate.source,
+            device=self.engine.device,
+            threads=self.engine.threads,
+        )
+        try:
+            self._exchange(request, self.engine.timeouts.load)
+        except CandidateFault:
+            self.close()
+            raise
+
+    def run(self, *calls: protocol.Call) -> list[Outcome]:
+        """Call the candidate; one outcome a call. Raises CandidateFault."""
+        with Arena(sum(self._call_bytes(call) for call in calls)) as arena:
+            reply = self._request(protocol.Run(calls=calls), self.engine.timeouts.call * len(calls), arena)
+            if len(reply.calls) != len(calls):
+                raise self._broke("it answered another number of calls than were asked for")
+            return [self._outcome(report, arena) for report in reply.calls]
+
+    def fetch(self, start: int, stop: int) -> dict[str, Tensor]:
+        """Rows [start, stop) of the last call's outputs."""
+        with Arena(64 << 20) as arena:
+            reply = self._request(protocol.Fetch(start=start, stop=stop), self.engine.timeouts.call, arena)
+            return self._outcome(reply.calls[0], arena).outputs if reply.calls else {}
+
+    def trace(self, spec: protocol.InputSpec) -> tuple[protocol.LaunchReport, ...]:
+        """Operations and kernels of one call."""
+        return self._request(protocol.Trace(inputs=spec), self.engine.timeouts.call).launches
+
+    def prepare(self, request: protocol.Prepare) -> protocol.Reply:
+        """Set one case up for timing."""
+        return self._request(request, self.engine.timeouts.load)
+
+    def round(self, passes: int, *, flush: bool = True) -> protocol.Reply:
+        """Time some passes over the prepared case."""
+        return self._request(protocol.Round(passes=passes, flush=flush), self.engine.timeouts.round)
+
+    def keep(self, index: int, nbytes: int) -> Outcome:
+        """The output that the last round left for one set."""
+        with Arena(nbytes) as arena:
+            reply = self._request(protocol.Keep(index=index), self.engine.timeouts.call, arena)
+            if len(reply.calls) != 1:
+                raise self._broke("it kept no output")
+            return self._outcome(reply.calls[0], arena)
+
+    def log_tail(self) -> str:
+        """The end of what the worker printed."""
+        return self._worker.log_tail() if self._worker else ""
+
+    def close(self) -> None:
+        """Kill the worker and all that it started."""
+        if self._worker is not None:
+            self._worker.kill()
+            self._worker = None
+
+    def _request(self, request: BaseModel, timeout: float, arena: Arena | None = None) -> protocol.Reply:
+        self.load()
+        try:
+            return self._exchange(request, timeout, arena)
+        except CandidateFault as fault:
+            if fault.kind in _FATAL:
+                self.close()
+            raise
+
+    def _exchange(self, request: BaseModel, timeout: float, arena: Arena | None = None) -> protocol.Reply:
+        assert self._worker is not None
+        fds = (arena.fd,) if arena else ()
+        try:
+            message = self._worker.request(request.model_dump(mode="json"), timeout=timeout, fds=fds)
+        except WorkerDied as died:
+            raise self._fault_of(died) from None
+        try:
+            reply = protocol.Reply.model_validate(message)
+        except ValidationError:
+            raise self._broke("its answer is not a reply") from None
+        if reply.harness_error is not None:
+            raise HarnessError(reply.harness_error)
+        if reply.fault is not None:
+            raise CandidateFault(reply.fault.kind, reply.fault.message)
+        return reply
+
+    def _fault_of(self, died: WorkerDied) -> CandidateFault:
+        """The kind of a death; AddressSanitizer ends the process with a report in its log."""
+        log = self.log_tail()
+        if self.engine.sanitize and "ERROR: AddressSanitizer" in log:
+            lines = [line for line in log.splitlines() if "ERROR: AddressSanitizer" in line]
+            return CandidateFault(FaultKind.ILLEGAL_ACCESS, lines[0].split("ERROR: ")[1].split(" at pc")[0])
+        return CandidateFault(died.kind, died.detail)
+
+    def _broke(self, how: str) -> CandidateFault:
+        self.close()
+        return CandidateFault(FaultKind.EXITED, f"the worker broke the protocol: {how}")
+
+    def _call_bytes(self, call: protocol.Call) -> int:
+        """Arena bytes for what the problem declares that this call returns."""
+        total = 0
+        if call.deliver:
+            shapes = [
+                (self.problem.output_shape(name, call.inputs.dims), output.dtype)
+                for name, output in self.problem.spec.outputs.items()
+            ]
+            total += sum(_nbytes(shape, dtype) for shape, dtype in shapes)
+        if call.deliver_inputs:
+            for tensor in self.problem.spec.inputs.values():
+                total += _nbytes(tuple(call.inputs.dims[d] for d in tensor.shape), tensor.dtype)
+        return total
+
+    def _outcome(self, report: protocol.CallReport, arena: Arena) -> Outcome:
+        device = self.engine.torch_device
+        return Outcome(
+            report,
+            {t.name: arena.read(t).to(device) for t in report.outputs if t.offset >= 0},
+            {t.name: arena.read(t).to(device) for t in report.inputs if t.offset >= 0},
+        )
+
+
+class Arena:
+    """Anonymous shared memory that the worker can fill but neither shrink nor grow."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.fd = os.memfd_create("atrex-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self.fd, max(4096, nbytes + 4096))
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        self._map = mmap.mmap(self.fd, 0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self.fd)
+        del self._map
+
+    def read(self, report: protocol.TensorReport) -> Tensor:
+        """A private copy of one tensor. Raises CandidateFault for a report that cannot be true."""
+        dtype = getattr(torch, report.dtype, None)
+        if not isinstance(dtype, torch.dtype) or any(extent < 0 for extent in report.shape):
+            raise CandidateFault(FaultKind.EXITED, f"the worker reported a tensor of dtype {report.dtype!r}")
+        count = torch.Size(report.shape).numel()
+        if report.offset + count * dtype.itemsize > len(self._map):
+            raise CandidateFault(FaultKind.EXITED, "the worker reported a tensor outside the shared memory")
+        if not count:
+            return torch.empty(report.shape, dtype=dtype)
+        view = torch.frombuffer(self._map, dtype=dtype, count=count, offset=report.offset)
+        return view.clone().view(report.shape)
+
+
+def _caches(scratch: Path) -> dict[str, str]:
+    """Where a candidate's compilers keep what they built, for its next worker."""
+    cache = scratch / "cache"
+    return {
+        "ATREX_CACHE_DIR": str(cache),
+        "TRITON_CACHE_DIR": str(cache / "triton"),
+        "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    }
+
+
+def _nbytes(shape: Sequence[int], dtype: str) -> int:
+    return -(-torch.Size(shape).numel() * DTYPES[dtype].itemsize // 64) * 64
+
+
+def _memory_limit(device: Device) -> int:
+    """Bytes of host memory a worker may hold: most of what is free now."""
+    import psutil
+
+    free = int(psutil.virtual_memory().available)
+    return int(free * (0.6 if device == "cpu" else 0.8))
+
+
+def _has_triton() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("triton") is not None
+
+
+def new_seed() -> int:
+    """A fresh seed that no candidate can foresee."""
+    return secrets.randbelow(1 << 48)

@@ -1,0 +1,243 @@
+"""Measuring candidates: interleaved rounds, latencies, paired ratios, and claims held to the judge's clock.
+
+`docs/measurement.md` explains the protocol. The worker's samples are believed only within what the
+judge's own clock saw, and only if outputs of randomly chosen timed calls are right.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from atrex import protocol
+from atrex.gates.comparators import IllConditionedError, accuracy_mismatch
+from atrex.inputs import build_inputs, first_dim, tile_rows_for, window_spec
+from atrex.judge import CandidateFault, Engine, Session, new_seed
+from atrex.problem import Problem
+from atrex.protocol import InputSpec
+from atrex.records import Case, Device, FaultKind, Latency, Ratio
+from atrex.statistics import paired_ratio, relative_error
+
+_CLAIM_SHARE = 0.7  # a claim below this share of what the judge's clock saw is not believed
+_CLOCK_SLACK_US = 2000.0  # what a request costs the judge's clock besides the calls
+_CHECKED_ROWS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """How long to measure one case; part of the policy under which results may be compared."""
+
+    min_rounds: int = 5
+    max_rounds: int = 40
+    target: float = 0.01  # standard error of the median over the median
+    case_seconds: float = 1.5
+    round_us: float = 20_000.0
+    cache_bytes: int = 64 << 20  # last-level cache: inputs rotate through three times as much
+    max_sets: int = 128
+    tiled: bool = True  # large inputs repeat rows: drawing them all would take longer than timing them
+
+
+def protocol_for(device: Device, *, quick: bool = False) -> Protocol:
+    """The default protocol of a device; `quick` for search, where a champion is measured again anyway."""
+    if device == "cuda":
+        return Protocol(
+            min_rounds=5 if quick else 9,
+            case_seconds=0.35 if quick else 1.5,
+            round_us=1_500.0 if quick else 3_000.0,
+            tiled=False,
+        )
+    return Protocol(
+        min_rounds=4 if quick else 5,
+        case_seconds=0.5 if quick else 1.2,
+        round_us=10_000.0 if quick else 20_000.0,
+        cache_bytes=32 << 20,
+        max_sets=64,
+    )
+
+
+@dataclass(slots=True)
+class Contestant:
+    """One candidate being timed on one case."""
+
+    session: Session
+    method: str = ""
+    host_us: float | None = None
+    rounds: list[float] = field(default_factory=list)  # one median a round
+    samples: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """All rounds of one candidate on one case."""
+
+    latency: Latency
+    rounds: tuple[float, ...]
+
+    def ratio_to(self, other: Timing) -> Ratio:
+        """Paired speed-up over `other`, which was measured in the same rounds."""
+        n = min(len(self.rounds), len(other.rounds))
+        return paired_ratio(self.rounds[:n], other.rounds[:n])
+
+
+def measure_case(
+    sessions: Sequence[Session],
+    case: Case,
+    rules: Protocol,
+    telemetry: Callable[[], dict[str, Any]] = dict,
+    floor_us: float = 0.0,
+) -> list[Timing]:
+    """Time candidates on one case in interleaved rounds; one timing each, in their order.
+
+    `floor_us` is what physics allows: the case's bytes at the vendor's peak bandwidth, on a GPU. Raises
+    CandidateFault, also where a claim of time or a timed output does not hold.
+    """
+    problem = sessions[0].problem
+    engine = sessions[0].engine
+    spec, seeds = _recipe(problem, case, rules, engine)
+    contestants = [Contestant(session) for session in sessions]
+    for contestant in contestants:
+        request = protocol.Prepare(inputs=spec, seeds=seeds, flush_bytes=4 * rules.cache_bytes)
+        reply = contestant.session.prepare(request)
+        contestant.method, contestant.host_us = reply.method or "wall", reply.host_us
+    passes = [_passes(contestant, rules, len(seeds)) for contestant in contestants]
+    deadline = time.monotonic() + rules.case_seconds * len(contestants)
+    order = list(range(len(contestants)))
+    while _unfinished(contestants, rules, deadline):
+        for index in order:
+            _round(contestants[index], passes[index])
+        order.reverse()  # so that neither always runs after the other
+    for contestant in contestants:
+        if contestant.method != "wall":
+            _hold_to_clock(contestant, rules, len(seeds))
+        _check_kept(contestant.session, problem, spec, seeds)
+        if statistics.median(contestant.samples) < floor_us:
+            raise CandidateFault(
+                FaultKind.EXITED, f"claims less than the physical floor of {floor_us:.2f} us"
+            )
+    extra = telemetry()
+    return [Timing(_latency(contestant, extra), tuple(contestant.rounds)) for contestant in contestants]
+
+
+def _recipe(
+    problem: Problem, case: Case, rules: Protocol, engine: Engine
+) -> tuple[InputSpec, tuple[int, ...]]:
+    """Inputs of a case, and the seeds of as many sets as make three last-level caches."""
+    dims = problem.dims(case)
+    cost = problem.module.cost(case.init, dims)
+    sets = -(-3 * rules.cache_bytes // max(1, cost.bytes))
+    sets = max(2 if engine.device == "cpu" else 4, min(rules.max_sets, sets))
+    rows = dims[first_dim(problem)]
+    width = cost.read_bytes // max(1, rows * 2)
+    tile = tile_rows_for(rows, width) if rules.tiled and problem.row_independent else None
+    spec = InputSpec(init=problem.init(case.init), dims=dims, seed=0, tile_rows=tile)
+    return spec, tuple(new_seed() for _ in range(sets))
+
+
+def _passes(contestant: Contestant, rules: Protocol, sets: int) -> int:
+    """Passes a round so that it lasts long enough for any clock; also a warm-up."""
+    reply = contestant.session.round(1)
+    contestant.session.round(1)
+    per_pass = statistics.median(reply.samples_us) * sets if reply.samples_us else rules.round_us
+    return max(1, min(50, round(rules.round_us / max(per_pass, 1.0))))
+
+
+def _unfinished(contestants: Sequence[Contestant], rules: Protocol, deadline: float) -> bool:
+    done = len(contestants[0].rounds)
+    if done < rules.min_rounds:
+        return True
+    if done >= rules.max_rounds or time.monotonic() > deadline:
+        return False
+    return any(relative_error(contestant.rounds) > rules.target for contestant in contestants)
+
+
+def _round(contestant: Contestant, passes: int) -> None:
+    started = time.perf_counter()
+    reply = contestant.session.round(passes)
+    seen_us = (time.perf_counter() - started) * 1e6
+    samples = [sample for sample in reply.samples_us if sample > 0]
+    if not samples:
+        raise CandidateFault(FaultKind.EXITED, "a timed round came back without samples")
+    if contestant.method == "wall":  # nothing but the calls happens in between
+        claimed = sum(samples)
+        if not _CLAIM_SHARE * (seen_us - _CLOCK_SLACK_US) <= claimed <= seen_us:
+            text = f"claims {claimed:.0f} us for a round that took {seen_us:.0f} us on the judge's clock"
+            raise CandidateFault(FaultKind.EXITED, text)
+    contestant.samples += samples
+    contestant.rounds.append(statistics.median(samples))
+
+
+def _hold_to_clock(contestant: Contestant, rules: Protocol, sets: int) -> None:
+    """Compare claimed device time with the judge's clock, as a slope that cancels the request's own cost.
+
+    The passes are not flushed: warm calls bound cold ones from below, so no honest claim is refused.
+    """
+    median = statistics.median(contestant.samples)
+    few = max(1, round(rules.round_us / max(1.0, median * sets)))
+    many = few + max(1, round(4 * _CLOCK_SLACK_US / max(1.0, median * sets)))
+    walls = list[float]()
+    for passes in (few, many):
+        best = min(_timed_pass(contestant.session, passes) for _ in range(3))
+        walls.append(best)
+    seen = (walls[1] - walls[0]) / ((many - few) * sets)
+    if median < _CLAIM_SHARE * seen:
+        raise CandidateFault(
+            FaultKind.EXITED, f"claims {median:.2f} us a call where the judge's clock saw {seen:.2f} us"
+        )
+
+
+def _timed_pass(session: Session, passes: int) -> float:
+    started = time.perf_counter()
+    session.round(passes, flush=False)
+    return (time.perf_counter() - started) * 1e6
+
+
+def _check_kept(session: Session, problem: Problem, spec: InputSpec, seeds: tuple[int, ...]) -> None:
+    """The output of one randomly chosen timed call against the judge's own."""
+    index = random.SystemRandom().randrange(len(seeds))
+    ours = spec.model_copy(update={"seed": seeds[index]})
+    nbytes = sum(
+        int(np.prod(problem.output_shape(name, spec.dims))) * problem.output_dtype(name).itemsize + 64
+        for name in problem.spec.outputs
+    )
+    outputs = session.keep(index, nbytes).outputs
+    rows = spec.dims[first_dim(problem)]
+    if set(outputs) != set(problem.spec.outputs):
+        raise CandidateFault(FaultKind.EXITED, "a timed call left no output of the declared form")
+    start, count = 0, rows
+    if spec.tile_rows is not None:
+        count = min(rows, _CHECKED_ROWS)
+        start = random.SystemRandom().randrange(rows - count + 1)
+        ours = window_spec(problem, ours, start, count)
+    inputs, _ = build_inputs(problem, ours, session.engine.torch_device)
+    eager = problem.module.reference(ours.init, inputs)
+    oracle = problem.module.oracle(ours.init, inputs)
+    for name, got in outputs.items():
+        part = got[start : start + count]
+        if part.shape != eager[name].shape or part.dtype != eager[name].dtype:
+            raise CandidateFault(FaultKind.EXITED, "a timed call left an output of another form")
+        try:
+            mismatch, _ = accuracy_mismatch(part, eager[name], oracle[name], problem.contract, spec.dims)
+        except IllConditionedError:
+            continue  # the accuracy gate has said so already; a timed call cannot be judged either
+        if mismatch:
+            raise CandidateFault(FaultKind.EXITED, f"a timed call's output is wrong: {mismatch.what}")
+
+
+def _latency(contestant: Contestant, telemetry: dict[str, Any]) -> Latency:
+    samples = np.asarray(contestant.samples)
+    p10, median, p90 = (float(value) for value in np.quantile(samples, [0.1, 0.5, 0.9]))
+    return Latency(
+        median_us=median,
+        p10_us=p10,
+        p90_us=p90,
+        n=len(samples),
+        method=contestant.method,  # type: ignore[arg-type]
+        host_us=contestant.host_us,
+        **telemetry,
+    )

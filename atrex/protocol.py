@@ -1,0 +1,171 @@
+"""Messages between judge and worker, and the recipe by which both build the same inputs."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from atrex.problem import LayoutKind
+from atrex.records import Device, FaultKind, Record, Scalar
+
+Fill = Literal["nan", "huge"]  # NaN, and 2^100 (or the largest value of an integer)
+SpecialName = Literal["nan", "inf", "-inf", "0", "-0", "subnormal", "-subnormal", "max", "one"]
+
+
+class Edit(Record):
+    """A change to one input after it is drawn."""
+
+    kind: Literal["scale", "place", "permute_rows", "broadcast_rows", "take_rows"]
+    input: str
+    exponent: int = 0  # scale: times 2^exponent
+    at: tuple[int, ...] = ()  # place: flat indices; take_rows: the rows
+    values: tuple[SpecialName, ...] = ()  # place: one value for each index
+    seed: int = 0  # permute_rows
+
+
+class InputSpec(Record):
+    """Everything that determines a set of inputs, to the bit and to the address pattern."""
+
+    init: dict[str, Scalar]
+    dims: dict[str, int]
+    seed: int
+    source: str = "production"
+    edits: tuple[Edit, ...] = ()
+    layouts: dict[str, LayoutKind] = {}
+    guard: Fill | None = None  # content of the guard bands around each input
+    tile_rows: int | None = None  # draw this many rows and repeat them: very large inputs at little cost
+
+    def label(self) -> str:
+        """Short text for a witness."""
+        parts = [self.source] if self.source != "production" else []
+        parts += [f"{edit.kind}({edit.input})" for edit in self.edits]
+        parts += [f"{name}:{layout}" for name, layout in self.layouts.items() if layout != "contiguous"]
+        return " ".join(parts)
+
+
+class Load(Record):
+    """First request of every worker: compile and import the candidate."""
+
+    kind: Literal["load"] = "load"
+    operator: str
+    dsl: str
+    source: str
+    device: Device
+    threads: int
+    memory_fraction: float = 0.6
+
+
+class Call(Record):
+    """One call of the candidate within a `Run`."""
+
+    inputs: InputSpec
+    same_buffers: bool = False  # write the new inputs over the previous call's, at the same addresses
+    fresh_model: bool = False
+    poison: Fill | None = None  # fill free memory and fresh allocations first
+    guard_outputs: bool = False
+    check_addresses: bool = False  # Triton interpreter: check every address
+    disturb: int | None = None  # seed: perturb the allocator, and run load beside the call
+    side_stream: bool = False  # CUDA: call on another stream, and read without device synchronisation
+    deliver: bool = True  # send the outputs at once; otherwise they wait for `Fetch`
+    deliver_inputs: bool = False  # send the inputs as they are after the call
+
+
+class Run(Record):
+    """Call the candidate one or more times in a row, in one process."""
+
+    kind: Literal["run"] = "run"
+    calls: tuple[Call, ...]
+
+
+class Fetch(Record):
+    """Rows [start, stop) of dimension 0 of each output of the last call."""
+
+    kind: Literal["fetch"] = "fetch"
+    start: int
+    stop: int
+
+
+class Trace(Record):
+    """Call once under the dispatcher and launch tracers."""
+
+    kind: Literal["trace"] = "trace"
+    inputs: InputSpec
+
+
+class Prepare(Record):
+    """Set one case up for timing: rotating inputs beyond the last-level cache, warm-up, capture."""
+
+    kind: Literal["prepare"] = "prepare"
+    inputs: InputSpec
+    seeds: tuple[int, ...]  # one set of inputs each
+    flush_bytes: int
+
+
+class Round(Record):
+    """Time `passes` passes over all the prepared sets; one sample a pass, or a call on a CPU."""
+
+    kind: Literal["round"] = "round"
+    passes: int
+    flush: bool = True  # evict the last-level cache before each pass
+
+
+class Keep(Record):
+    """Deliver the output that the last round left for set `index`."""
+
+    kind: Literal["keep"] = "keep"
+    index: int
+
+
+class Fault(Record):
+    """Why the candidate did not return."""
+
+    kind: FaultKind
+    message: str
+
+
+class TensorReport(Record):
+    """One tensor as the worker saw it; `offset` is where its bytes lie in the arena, -1: not sent."""
+
+    name: str
+    python_type: str
+    dtype: str
+    shape: tuple[int, ...]
+    device: str
+    nbytes: int
+    offset: int = -1
+    aliases: tuple[str, ...] = ()
+    strided: bool = True
+    requires_grad: bool = False
+
+
+class CallReport(Record):
+    """What came back from one call."""
+
+    structure: str  # "tensor", "dict", "tuple", or the name of the type that came back
+    outputs: tuple[TensorReport, ...]
+    inputs: tuple[TensorReport, ...] = ()
+    broken_guards: tuple[str, ...] = ()
+    violations: tuple[str, ...] = ()
+
+
+class LaunchReport(Record):
+    """One operation or kernel seen by a tracer."""
+
+    name: str
+    origin: str  # own, setup, glue, compute, library
+    count: int
+    device_us: float = 0.0
+    stream: int = 0
+
+
+class Reply(Record):
+    """The worker's only kind of answer."""
+
+    fault: Fault | None = None
+    harness_error: str | None = None  # an exception outside candidate code
+    calls: tuple[CallReport, ...] = ()
+    launches: tuple[LaunchReport, ...] = ()
+    samples_us: tuple[float, ...] = ()
+    host_us: float | None = None
+    method: Literal["graph", "events", "wall"] | None = None
+    engine: str = ""
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,104 @@
+"""Tracing one call inside the worker: operations dispatched, and kernels launched with their origin."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from atrex.dsl import cpp
+from atrex.fallback import classify_kernel, classify_op
+from atrex.protocol import LaunchReport
+
+
+class OperationTrace(TorchDispatchMode):
+    """Names every ATen operation that the call dispatches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[Any],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Count the operation and run it."""
+        self.count[func.name()] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def trace(call: Callable[[], Any], module: ModuleType, device: torch.device) -> tuple[LaunchReport, ...]:
+    """Run `call` once warm, then once traced. Operations come first, then kernels."""
+    with torch.no_grad():
+        call()
+        operations = OperationTrace()
+        with ExitStack() as stack:
+            native = stack.enter_context(cpp.launches())
+            interpreted = _interpreter_launches(stack) if device.type == "cpu" else []
+            stack.enter_context(operations)
+            call()
+        reports = [
+            LaunchReport(name=name, origin=classify_op(name), count=count)
+            for name, count in sorted(operations.count.items())
+        ]
+        for name, count in sorted(Counter([*native, *interpreted]).items()):
+            reports.append(LaunchReport(name=name, origin="own", count=count))
+        if device.type == "cuda":
+            reports += _gpu_kernels(call, own_kernels(module))
+    return tuple(reports)
+
+
+def own_kernels(module: ModuleType) -> frozenset[str]:
+    """Names of the Triton and Gluon kernels that the candidate's file defines."""
+    names = set[str]()
+    pending: list[Any] = list(vars(module).values())
+    for value in pending:
+        if isinstance(value, dict | list | tuple) and len(pending) < 10_000:
+            pending += value.values() if isinstance(value, dict) else value
+        while type(value).__module__.startswith("triton") and hasattr(value, "fn"):  # autotune, heuristics
+            name = getattr(value.fn, "__name__", "")
+            if hasattr(value.fn, "__code__"):
+                names.add(name)
+            value = value.fn
+    return frozenset(names)
+
+
+def _interpreter_launches(stack: ExitStack) -> list[str]:
+    try:
+        from atrex.dsl import interpreter
+    except ImportError:
+        return []
+    return stack.enter_context(interpreter.launches())
+
+
+def _gpu_kernels(call: Callable[[], Any], own: frozenset[str]) -> list[LaunchReport]:
+    """Kernels of one call as CUPTI saw them, with their device time and streams."""
+    from torch._C._autograd import DeviceType
+    from torch.profiler import ProfilerActivity, profile
+
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as profiler:
+        call()
+        torch.cuda.synchronize()
+    seen: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for event in profiler.profiler.kineto_results.events():
+        if event.device_type() == DeviceType.CUDA:
+            seen[event.name(), event.device_resource_id()].append(event.duration_ns() / 1e3)
+    return [
+        LaunchReport(
+            name=name,
+            origin=classify_kernel(name, own),
+            count=len(times),
+            device_us=sum(times),
+            stream=stream,
+        )
+        for (name, stream), times in sorted(seen.items())
+    ]

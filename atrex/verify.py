@@ -1,0 +1,169 @@
+"""Verifying one candidate: the gates in order, and a judgement."""
+
+from __future__ import annotations
+
+import shlex
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from atrex.candidate import Candidate
+from atrex.errors import UsageError
+from atrex.gates import GATE_NAMES, GATES, Gate
+from atrex.gates.context import EngineKind, GateContext, Level, Rejection, Undecided, make_plan
+from atrex.judge import Engine, Session, new_seed
+from atrex.problem import load_problem
+from atrex.records import Case, FaultKind, Judgement, Status, Verdict
+
+Progress = Callable[[Verdict], None]
+
+
+@dataclass(slots=True)
+class Verifier:
+    """Runs gates on candidates; starts a sanitizing engine only when a gate asks for one."""
+
+    engine: Engine
+    _sanitizing: Engine | None = field(default=None, init=False)
+
+    def judge(
+        self,
+        candidate: Candidate,
+        cases: Sequence[Case],
+        *,
+        level: Level = "full",
+        gates: Sequence[str] = GATE_NAMES,
+        seed: int | None = None,
+        keep_going: bool = False,
+        path: Path | None = None,
+        progress: Progress = lambda verdict: None,
+    ) -> Judgement:
+        """Run the gates, cheapest first, until one fails (or all with `keep_going`).
+
+        Raises UsageError for an unknown gate. Never raises for anything a candidate does.
+        """
+        if unknown := set(gates) - set(GATE_NAMES):
+            raise UsageError(f"unknown gate {sorted(unknown)[0]!r}; known: {', '.join(GATE_NAMES)}")
+        seed = new_seed() if seed is None else seed
+        started = time.monotonic()
+        verdicts = list[Verdict]()
+        with _Sessions(self, candidate) as sessions:
+            for gate in (gate for gate in GATES if gate.name in gates):
+                context = self._context(gate, sessions, cases, level, seed, path)
+                verdicts.append(run_gate(gate, context))
+                progress(verdicts[-1])
+                stop = verdicts[-1].status is not Status.PASS and not keep_going
+                unusable = gate.name == "interface" and verdicts[-1].fault is FaultKind.IMPORT
+                if stop or unusable:
+                    break
+        problem = load_problem(candidate.operator)
+        return Judgement(
+            candidate=candidate.id,
+            operator=candidate.operator,
+            device=self.engine.device,
+            level=level if set(gates) == set(GATE_NAMES) else "partial",
+            seed=seed,
+            required=GATE_NAMES,
+            may_be_unsupported=problem.contract.may_be_unsupported,
+            verdicts=tuple(verdicts),
+            seconds=round(time.monotonic() - started, 3),
+        )
+
+    def sanitizing(self) -> Engine:
+        """The engine whose workers run under a sanitizer. Raises EnvironmentProblem."""
+        if self._sanitizing is None:
+            self._sanitizing = Engine(
+                self.engine.device, threads=self.engine.threads, sanitize=True, timeouts=self.engine.timeouts
+            )
+        return self._sanitizing
+
+    def close(self) -> None:
+        """End the sanitizing engine; the main engine is the caller's."""
+        if self._sanitizing is not None:
+            self._sanitizing.close()
+            self._sanitizing = None
+
+    def _context(
+        self,
+        gate: Gate,
+        sessions: _Sessions,
+        cases: Sequence[Case],
+        level: Level,
+        seed: int,
+        path: Path | None,
+    ) -> GateContext:
+        candidate = sessions.candidate
+        target = shlex.quote(str(path or f"{candidate.id[:16]}.py"))
+        device = self.engine.device
+        return GateContext(
+            gate=gate.name,
+            session=sessions.plain,
+            problem=load_problem(candidate.operator),
+            cases=cases,
+            plan=make_plan(level, engine_kind(self.engine, candidate)),
+            seed=seed,
+            command=f"atrex verify {target} --op {candidate.operator} --device {device} --level {level}",
+            sanitized=sessions.sanitized,
+        )
+
+
+class _Sessions:
+    """The sessions of one judgement: a plain one, and on demand a sanitized one."""
+
+    def __init__(self, verifier: Verifier, candidate: Candidate) -> None:
+        self.verifier = verifier
+        self.candidate = candidate
+        self.plain = verifier.engine.session(candidate)
+        self._checked: Session | None = None
+
+    def sanitized(self) -> Session:
+        """The session under a sanitizer. Raises EnvironmentProblem."""
+        if self._checked is None:
+            self._checked = self.verifier.sanitizing().session(self.candidate)
+        return self._checked
+
+    def __enter__(self) -> _Sessions:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.plain.close()
+        if self._checked is not None:
+            self._checked.close()
+
+
+def engine_kind(engine: Engine, candidate: Candidate) -> EngineKind:
+    """How this candidate's kernels run here."""
+    if engine.device == "cuda":
+        return "cuda"
+    return "interpreter" if candidate.dsl in ("triton", "gluon") else "native"
+
+
+def run_gate(gate: Gate, context: GateContext) -> Verdict:
+    """One gate's verdict; an exception of the harness is ERROR, never the candidate's failure."""
+    started = time.monotonic()
+    status, reason, witness, fault = Status.PASS, "", None, None
+    try:
+        gate.run(context)
+    except Rejection as rejection:
+        status, reason, witness, fault = Status.FAIL, rejection.reason, rejection.witness, rejection.fault
+    except Undecided as undecided:
+        status, reason = undecided.status, undecided.reason
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the harness's fault and is said so
+        status, reason = Status.ERROR, _harness_error(error)
+    return Verdict(
+        gate=gate.name,
+        status=status,
+        tolerance_free=gate.tolerance_free,
+        reason=reason,
+        fault=fault,
+        witness=witness,
+        metrics=context.metrics,
+        seconds=round(time.monotonic() - started, 3),
+    )
+
+
+def _harness_error(error: Exception) -> str:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    text = " ".join(str(error).split())[:500]
+    return f"harness: {type(error).__name__}: {text} ({Path(frame.filename).name}:{frame.lineno})"

@@ -1,0 +1,370 @@
+"""The worker: the only code that imports a candidate, and therefore the process nobody trusts.
+
+It answers requests of `atrex.protocol` until the judge closes the channel. Whatever it says about
+itself is a claim; the judge checks results against its own, and times against its own clock.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import mmap
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+import torch
+from pydantic import TypeAdapter
+from torch import Tensor
+
+from atrex import protocol
+from atrex.inputs import Guarded, bits, build_inputs
+from atrex.perturb import Disturbance, FreshAllocations, keep_freed_memory, poison_free_memory
+from atrex.problem import Problem, load_problem
+from atrex.records import FaultKind
+from atrex.timing import PreparedCase
+from atrex.tracing import trace
+
+_REQUEST: TypeAdapter[Any] = TypeAdapter(
+    protocol.Load
+    | protocol.Run
+    | protocol.Fetch
+    | protocol.Trace
+    | protocol.Prepare
+    | protocol.Round
+    | protocol.Keep
+)
+_REFUSALS = (NotImplementedError, TypeError, ValueError)
+
+
+class Channel(Protocol):
+    """The private socket to the judge (`atrex.channel`)."""
+
+    def receive(self) -> tuple[dict[str, Any], list[int]]: ...
+    def send(self, message: Mapping[str, Any]) -> None: ...
+
+
+class CandidateError(Exception):
+    """The candidate failed in a way that its own fault kind describes."""
+
+    def __init__(self, kind: FaultKind, message: str) -> None:
+        super().__init__(message)
+        self.fault = protocol.Fault(kind=kind, message=message[:2000])
+
+
+def main(channel: Channel) -> None:
+    """Serve one judge; returns when the channel is closed."""
+    worker = Worker()
+    while True:
+        try:
+            message, fds = channel.receive()
+        except EOFError:
+            return
+        reply = worker.answer(message, fds)
+        channel.send(reply.model_dump(mode="json"))
+
+
+class Worker:
+    """State of one worker: the loaded candidate, its models, and the last call's tensors."""
+
+    def __init__(self) -> None:
+        self.problem: Problem
+        self.load_request: protocol.Load
+        self.module: ModuleType
+        self.device: torch.device
+        self.models: dict[str, Any] = {}
+        self.inputs: dict[str, Tensor] = {}
+        self.structure = ""
+        self.outputs: list[tuple[str, Any]] = []
+        self.prepared: PreparedCase | None = None
+
+    def answer(self, message: Mapping[str, Any], fds: list[int]) -> protocol.Reply:
+        """One reply to one request; a fault of the candidate is an answer, not an exception."""
+        request = _REQUEST.validate_python(message)
+        arena = Arena(fds)
+        try:
+            return self._dispatch(request, arena)
+        except CandidateError as error:
+            return protocol.Reply(fault=error.fault)
+        except Exception as error:  # noqa: BLE001 - not the candidate's fault, and the judge must know
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{Path(frame.filename).name}:{frame.lineno}"
+            return protocol.Reply(harness_error=f"{type(error).__name__}: {error} ({where})")
+        finally:
+            arena.close()
+
+    def _dispatch(self, request: Any, arena: Arena) -> protocol.Reply:
+        if isinstance(request, protocol.Load):
+            return self.load(request)
+        if isinstance(request, protocol.Run):
+            return protocol.Reply(calls=tuple(self.call(call, arena) for call in request.calls))
+        if isinstance(request, protocol.Fetch):
+            return self.fetch(request, arena)
+        if isinstance(request, protocol.Trace):
+            inputs, _ = build_inputs(self.problem, request.inputs, self.device)
+            model = self.model(request.inputs.init)
+            with candidate_code():
+                launches = trace(lambda: model(**inputs), self.module, self.device)
+            return protocol.Reply(launches=launches)
+        if isinstance(request, protocol.Prepare):
+            self.prepared = None
+            model = self.model(request.inputs.init)
+            self.prepared = PreparedCase(self.problem, request, self.device)
+            with candidate_code():
+                self.prepared.warm_up(model)
+            return self.prepared.describe()
+        if self.prepared is None:
+            raise CandidateError(FaultKind.EXITED, "timing was asked for before a case was prepared")
+        if isinstance(request, protocol.Round):
+            with candidate_code():
+                return self.prepared.round(request)
+        self._keep(self.prepared.output(request.index))
+        return protocol.Reply(calls=(self._report({}, arena, deliver=True),))
+
+    def load(self, request: protocol.Load) -> protocol.Reply:
+        """Import the candidate from a file in the scratch directory, and find its class Model."""
+        self.load_request = request
+        self.problem = load_problem(request.operator)
+        self.device = torch.device(request.device)
+        torch.set_num_threads(request.threads)
+        keep_freed_memory()
+        if request.device == "cuda":
+            torch.cuda.set_per_process_memory_fraction(request.memory_fraction)
+        elif request.dsl in ("triton", "gluon"):
+            from atrex.dsl import interpreter
+
+            interpreter.install()
+        self.module = import_source(request.source, Path(os.environ.get("TMPDIR", ".")))
+        model = getattr(self.module, "Model", None)
+        if not (isinstance(model, type) and issubclass(model, torch.nn.Module)):
+            raise CandidateError(FaultKind.IMPORT, "the file defines no class Model(torch.nn.Module)")
+        return protocol.Reply()
+
+    def model(self, init: Mapping[str, Any], *, fresh: bool = False) -> Any:
+        """The `Model` for these constructor arguments; kept between calls, as a server keeps it."""
+        key = json.dumps(init, sort_keys=True)
+        if fresh or key not in self.models:
+            with candidate_code():
+                self.models[key] = self.module.Model(**init).to(self.device).eval()
+        return self.models[key]
+
+    def call(self, call: protocol.Call, arena: Arena) -> protocol.CallReport:
+        """Build inputs, call the candidate once under the wanted disturbance, report what came back."""
+        inputs, guards = self._inputs(call)
+        model = self.model(call.inputs.init, fresh=call.fresh_model)
+        self.outputs = []
+        with ExitStack() as stack:
+            fresh = self._conditions(call, stack)
+            violations = self._address_check(call, stack)
+            stream = self._enter_stream(call, stack)
+            with candidate_code(), torch.no_grad():
+                raw = model(**inputs)
+                if stream is not None:
+                    stream.synchronize()
+                else:
+                    self._synchronize()
+            self._keep(raw)
+            report = self._report(inputs, arena, deliver=call.deliver)
+        self._synchronize()
+        guards += fresh.guards if fresh else []
+        broken = tuple(sorted({guard.name for guard in guards if not guard.intact()}))
+        sent_inputs = tuple(self._send(n, t, arena, deliver=True) for n, t in inputs.items())
+        return report.model_copy(
+            update={
+                "broken_guards": broken,
+                "violations": tuple(str(v) for v in violations)[:8],
+                "inputs": sent_inputs if call.deliver_inputs else (),
+            }
+        )
+
+    def fetch(self, request: protocol.Fetch, arena: Arena) -> protocol.Reply:
+        """Some rows of the last call's outputs."""
+        rows = slice(request.start, request.stop)
+        parts = tuple(self._send(name, value[rows], arena, deliver=True) for name, value in self.outputs)
+        return protocol.Reply(calls=(protocol.CallReport(structure=self.structure, outputs=parts),))
+
+    def _inputs(self, call: protocol.Call) -> tuple[dict[str, Tensor], list[Guarded]]:
+        inputs, guards = build_inputs(self.problem, call.inputs, self.device)
+        if call.same_buffers:
+            for name, tensor in inputs.items():
+                self.inputs[name].copy_(tensor)
+            return self.inputs, []
+        self.inputs = inputs
+        return inputs, guards
+
+    def _conditions(self, call: protocol.Call, stack: ExitStack) -> FreshAllocations | None:
+        """Poison, guard bands on outputs, and disturbance around one call."""
+        shapes = {
+            name: (self.problem.output_shape(name, call.inputs.dims), self.problem.output_dtype(name))
+            for name in self.problem.spec.outputs
+        }
+        if call.poison:
+            poison_free_memory(shapes.values(), call.poison, self.device)
+        if call.disturb is not None:
+            stack.enter_context(Disturbance(call.disturb, shapes.values(), self.device))
+        if call.poison or call.guard_outputs:
+            mode = FreshAllocations(call.poison or "nan", guard=call.guard_outputs)
+            stack.enter_context(mode)
+            return mode
+        return None
+
+    def _address_check(self, call: protocol.Call, stack: ExitStack) -> list[Any]:
+        if not call.check_addresses:
+            return []
+        from atrex.dsl import interpreter
+
+        return stack.enter_context(interpreter.address_check())
+
+    def _enter_stream(self, call: protocol.Call, stack: ExitStack) -> torch.cuda.Stream | None:
+        if not (call.side_stream and self.device.type == "cuda"):
+            return None
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        stack.enter_context(torch.cuda.stream(stream))
+        return stream
+
+    def _synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def _keep(self, raw: Any) -> None:
+        """Remember what came back, by the declared names where it has the declared structure."""
+        names = tuple(self.problem.spec.outputs)
+        self.structure = {Tensor: "tensor", dict: "dict", tuple: "tuple"}.get(type(raw), type(raw).__name__)
+        if type(raw) is dict:
+            self.outputs = [(str(name), value) for name, value in raw.items()]
+        elif type(raw) is tuple:
+            self.outputs = [(names[i] if i < len(names) else str(i), v) for i, v in enumerate(raw)]
+        else:
+            self.outputs = [(names[0], raw)]
+
+    def _report(self, inputs: Mapping[str, Tensor], arena: Arena, *, deliver: bool) -> protocol.CallReport:
+        reports = list[protocol.TensorReport]()
+        for name, value in self.outputs:
+            others = {k: v for k, v in self.outputs if k != name} | dict(inputs)
+            reports.append(self._send(name, value, arena, deliver=deliver, others=others))
+        return protocol.CallReport(structure=self.structure, outputs=tuple(reports))
+
+    def _send(
+        self,
+        name: str,
+        value: Any,
+        arena: Arena,
+        *,
+        deliver: bool,
+        others: Mapping[str, Any] | None = None,
+    ) -> protocol.TensorReport:
+        """Describe one tensor and, if it is a plain one, copy its bytes into the arena."""
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        if type(value) is not Tensor:
+            return protocol.TensorReport(name=name, python_type=kind, dtype="", shape=(), device="", nbytes=0)
+        return protocol.TensorReport(
+            name=name,
+            python_type=kind,
+            dtype=str(value.dtype).removeprefix("torch."),
+            shape=tuple(value.shape),
+            device=value.device.type,
+            nbytes=value.numel() * value.element_size(),
+            offset=arena.write(value) if deliver and value.layout == torch.strided else -1,
+            aliases=tuple(k for k, v in (others or {}).items() if overlaps(value, v)),
+            strided=value.layout == torch.strided,
+            requires_grad=value.requires_grad,
+        )
+
+
+class Arena:
+    """Shared memory made and sealed by the judge; outputs are written into it one after the other."""
+
+    def __init__(self, fds: list[int]) -> None:
+        self._fds = fds
+        self._map = mmap.mmap(fds[0], 0) if fds else None
+        self._next = 0
+
+    def write(self, tensor: Tensor) -> int:
+        """Copy a tensor's bytes; the offset, or -1 where they do not fit (it is not what was declared)."""
+        size = tensor.numel() * tensor.element_size()
+        if self._map is None or self._next + size > len(self._map):
+            return -1
+        offset, self._next = self._next, self._next + -(-size // 64) * 64
+        if size:
+            target = torch.frombuffer(self._map, dtype=torch.uint8, count=size, offset=offset)
+            target.copy_(bits(tensor.detach()).view(-1).view(torch.uint8))
+        return offset
+
+    def close(self) -> None:
+        """Forget the mapping; it is unmapped when no tensor refers to it any more."""
+        self._map = None
+        for fd in self._fds:
+            os.close(fd)
+
+
+def overlaps(a: Tensor, b: Any) -> bool:
+    """Whether the storages of two tensors share memory."""
+    if type(b) is not Tensor or a.device != b.device or not (a.numel() and b.numel()):
+        return False
+    first, second = a.untyped_storage(), b.untyped_storage()
+    return first.data_ptr() < second.data_ptr() + second.nbytes() and second.data_ptr() < (
+        first.data_ptr() + first.nbytes()
+    )
+
+
+def import_source(source: str, directory: Path) -> ModuleType:
+    """Write the candidate to a file (Triton reads its source back) and import it."""
+    path = directory / "candidate.py"
+    path.write_text(source, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("candidate", path)
+    if spec is None or spec.loader is None:
+        raise CandidateError(FaultKind.IMPORT, f"{path} is not importable")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["candidate"] = module
+    with candidate_code(importing=True):
+        spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def candidate_code(*, importing: bool = False) -> Iterator[None]:
+    """Give whatever candidate code raises, at once or when the device is waited for, a fault kind."""
+    try:
+        yield
+    except BaseException as error:  # noqa: BLE001 - candidate code may raise anything at all
+        fault = classify(error)
+        general = fault.kind in (FaultKind.LAUNCH, FaultKind.REFUSED)
+        kind = FaultKind.IMPORT if importing and general else fault.kind
+        raise CandidateError(kind, fault.message) from None
+
+
+def classify(error: BaseException) -> protocol.Fault:
+    """The fault kind of an exception that candidate code raised."""
+    if isinstance(error, CandidateError):
+        return error.fault
+    names = {cls.__name__ for cls in type(error).__mro__}
+    text = f"{type(error).__name__}: {error}"
+    kind = FaultKind.LAUNCH
+    if names & {"CompileError", "CompilationError", "CompileTimeAssertionFailure", "PTXASError"}:
+        kind = FaultKind.COMPILE
+    elif isinstance(error, MemoryError) or "OutOfMemoryError" in names:
+        kind = FaultKind.OUT_OF_MEMORY
+    elif "illegal memory access" in text or "misaligned address" in text:
+        kind = FaultKind.ILLEGAL_ACCESS
+    elif isinstance(error, PermissionError):
+        kind = FaultKind.FORBIDDEN
+    elif isinstance(error, SystemExit):
+        kind = FaultKind.EXITED
+    elif isinstance(error, _REFUSALS):
+        kind = FaultKind.REFUSED
+    return protocol.Fault(kind=kind, message=_where(error, text)[:2000])
+
+
+def _where(error: BaseException, text: str) -> str:
+    """The exception with the last line of the candidate's own code that raised it."""
+    if isinstance(error, SyntaxError):
+        return f"SyntaxError: {error.msg} (line {error.lineno})"
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.endswith("candidate.py")]
+    first_line = text.strip().splitlines()[0] if text.strip() else type(error).__name__
+    return f"{first_line} (candidate line {frames[-1].lineno})" if frames else first_line
