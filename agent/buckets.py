@@ -127,11 +127,9 @@ def rules(grid: Grid, configs: Mapping[Bucket, Config]) -> tuple[Rule, ...]:
 def retable(table: Sequence[Rule], grid: Grid, moved: Mapping[Bucket, Config]) -> tuple[Rule, ...]:
     """`table` with new configurations in some buckets of `grid`, and unchanged everywhere else."""
     fine = grid.refine(table)
-    configs = {
-        cell: next((new for bucket, new in moved.items() if bucket.holds(cell.corner)), None)
-        or dispatch.lookup(table, cell.corner)
-        for cell in fine.buckets
-    }
+    configs = {cell: dispatch.lookup(table, cell.corner) for cell in fine.buckets}
+    for bucket, config in moved.items():
+        configs |= {cell: config for cell in configs if bucket.holds(cell.corner)}
     return rules(fine, configs)
 
 

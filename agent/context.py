@@ -109,11 +109,21 @@ def items(state: SearchState, knowledge: Knowledge) -> tuple[Item, ...]:
         Item("contract", state.run.operator),
         *(Item("lesson", " ".join(lesson.key)) for lesson in state.lessons),
         *(Item("attempt", attempt.name) for attempt in state.attempts),
-        *(Item("passage", hit.name) for hit in (*knowledge.kernels, *knowledge.passages)),
+        *(Item("passage", kernel.name) for kernel in knowledge.kernels),
+        *(Item("passage", passage.name) for passage in knowledge.passages),
         *(Item("technique", technique) for technique in sorted(techniques(state))),
         *(Item("belief", key) for key in state.beliefs),
         *(Item("parent", name) for name in state.accepted),
     )
+
+
+def archive(state: SearchState) -> dict[str, set[str]]:
+    """The accepted candidates, each with the techniques that made it; a whole kernel is one of its own."""
+    made = {name: state.proposals[name] for name in state.accepted}
+    return {
+        name: {move.techniques[0] for move in proposal.moves} or {f"kernel {proposal.kernel}"}
+        for name, proposal in made.items()
+    }
 
 
 def techniques(state: SearchState) -> set[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
@@ -37,12 +37,13 @@ class DropoutPolicy(Record):
 
     enabled: bool = True
     patience: Annotated[int, Field(ge=1)] = 4
-    """Proposals in a row without a promotion before a draw."""
+    """Proposals in a row without a promotion before a draw; and draws in a row that leave nothing to propose
+    before the search is over."""
     p: Annotated[float, Field(ge=0, le=1)] = 0.3
     """Share of each stratum that the first draw hides."""
     growth: Annotated[float, Field(ge=1)] = 1.5
     """Factor on the share after an episode that found nothing."""
-    p_max: Annotated[float, Field(ge=0, le=1)] = 0.8
+    p_max: Annotated[float, Field(ge=0, le=1)] = 0.6
     horizon: Annotated[int, Field(ge=1)] = 8
     """Proposals in one episode."""
 
@@ -73,12 +74,19 @@ def draw(items: Iterable[Item], p: float, seed: str) -> frozenset[Item]:
     return frozenset(hidden)
 
 
-def ancestor(archive: Iterable[str], hidden: frozenset[Item], incumbent: str, seed: str) -> str:
+def ancestor(
+    archive: Mapping[str, Collection[str]], hidden: frozenset[Item], incumbent: str, seed: str
+) -> str:
     """Choose where an episode starts: an archived candidate that is neither hidden nor the incumbent.
 
-    If the draw left none, any other archived one; with none at all, the incumbent itself.
+    `archive` gives each candidate the techniques that made it. The technique is drawn first and then one
+    of its candidates, so that the many descendants of a success do not crowd out what was tried once. If
+    the draw hides all, any other archived one; with none at all, the incumbent itself.
     """
     others = sorted(set(archive) - {incumbent})
-    visible = [name for name in others if Item("parent", name) not in hidden]
-    pool = visible or others or [incumbent]
-    return random.Random(f"{seed}/ancestor").choice(pool)
+    pool = [name for name in others if Item("parent", name) not in hidden] or others
+    if not pool:
+        return incumbent
+    rng = random.Random(f"{seed}/ancestor")
+    technique = rng.choice(sorted({technique for name in pool for technique in archive[name]}))
+    return rng.choice([name for name in pool if technique in archive[name]])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, model_validator
 
 from agent.dropout import DropoutPolicy, Item
 from agent.lab import Comparison, Config, Level, Tunables
@@ -12,7 +12,9 @@ from agent.promote import PromotionPolicy
 from atrex.candidate import Candidate
 from atrex.records import Bound, Case, Judgement, Latency, Ratio, Record
 
-Finding = Literal["promoted", "advanced", "no gain", "unconfirmed", "wrong", "unjudged", "suspect", "untested"]
+Finding = Literal[
+    "promoted", "advanced", "no gain", "unconfirmed", "wrong", "unjudged", "suspect", "untested"
+]
 """`advanced`: better than its parent in a dropout episode, not than the incumbent. `suspect`: one of several
 moves in a wrong candidate. `untested`: in a wrong candidate, but another move is to blame."""
 ALL_CASES = "*"
@@ -92,12 +94,19 @@ class Judged(Event):
 
 
 class Compared(Event):
-    """A paired measurement, by case id."""
+    """A paired measurement, by case id; or why the candidate could not be timed."""
 
     kind: Literal["compared"] = "compared"
     candidate: str
     against: str
-    comparisons: dict[str, Comparison]
+    comparisons: dict[str, Comparison] = {}
+    fault: str = ""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if bool(self.comparisons) == bool(self.fault):
+            raise ValueError("a comparison has either results or a fault")
+        return self
 
 
 class Promoted(Event):

@@ -32,6 +32,10 @@ class Comparison(Record):
     incumbent_us: Annotated[float, Field(gt=0)]
 
 
+class TimingFault(Exception):
+    """The candidate failed while it was timed, after it had passed the gates: crash, timeout, false claim."""
+
+
 class Lab(Protocol):
     """The instrument, seen from the search. All times are microseconds a call."""
 
@@ -42,11 +46,14 @@ class Lab(Protocol):
     def compare(
         self, candidate: Candidate, incumbent: Candidate, cases: Sequence[Case]
     ) -> dict[str, Comparison]:
-        """Paired timing by case id. Two calls give independent measurements."""
+        """Paired timing of every case, by its id. Two calls give independent measurements.
+
+        Raises TimingFault, with one line saying why, if the candidate does not hold.
+        """
         ...
 
     def measure(self, candidate: Candidate, cases: Sequence[Case]) -> dict[str, Latency]:
-        """Latency by case id."""
+        """Latency of every case, by its id. Raises TimingFault."""
         ...
 
     def bound(self, case: Case) -> Bound:

@@ -109,3 +109,9 @@ def reason(judgement: Judgement) -> str:
         spoken = {v.gate for v in judgement.verdicts}
         return f"no verdict of {', '.join(g for g in judgement.required if g not in spoken)}"
     return f"{bad[0].gate}: {bad[0].reason}"
+
+
+def witnesses(judgement: Judgement) -> frozenset[str]:
+    """Ids of the cases in which a failing gate saw the failure."""
+    failed = (v for v in judgement.verdicts if v.status is Status.FAIL and v.witness)
+    return frozenset(v.witness.case for v in failed if v.witness)

@@ -1,4 +1,4 @@
-"""The search loop: propose, judge, compare, promote, record.
+"""The search loop: propose, try, and look elsewhere when nothing is gained.
 
 Between its effects (the lab, the proposer, the clock) the loop is deterministic, and every effect's result
 is an event. A killed run is resumed by running the same loop over the recorded events: while there are any,
@@ -9,38 +9,27 @@ its own that could be wrong.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
-from agent import context, dropout, promote
-from agent.buckets import compose, configs_in
-from agent.dispatch import read
+from agent import context, dropout
+from agent.dropout import Item
 from agent.events import (
     ALL_CASES,
     AnyEvent,
-    Compared,
     DropoutEnded,
     DropoutStarted,
-    Finding,
     Finished,
-    Judged,
     Measured,
     Outcome,
-    Promoted,
     Proposal,
     RunStarted,
     Settled,
 )
-from agent.journal import Budget, Clock, E, Journal, Record
-from agent.lab import Comparison, Config, Knowledge, Lab, Level, Proposer, Retrieve
-from agent.state import SearchState, fold
-from atrex.candidate import Candidate
-from atrex.errors import UsageError
-from atrex.records import Case, Judgement, Status
-
-Comparisons = Mapping[str, Comparison]
-Findings = dict[str, tuple[Finding, str]]
-"""By bucket: what was found, and why."""
+from agent.journal import Budget, Clock, Journal, Record
+from agent.lab import Knowledge, Lab, Proposer, Retrieve
+from agent.state import SearchState
+from agent.trial import Trial
 
 
 class Search:
@@ -59,19 +48,18 @@ class Search:
         progress: Callable[[str], object] = lambda _: None,
         clock: Clock = time.monotonic,
     ) -> None:
-        """`record` returns when the event is durable; `clock` is in seconds.
-
-        Raises UsageError if `recorded` belongs to a run that was started differently.
-        """
+        """`record` returns when an event is durable; `progress` takes a line for people; `clock` is in
+        seconds. Raises UsageError if `recorded` belongs to a run that was started differently."""
         self.lab, self.proposer, self.retrieve = lab, proposer, retrieve
         self.budget, self.progress = budget, progress
-        self.journal = Journal(recorded, record, clock)
-        started = self.journal.emit(RunStarted, lambda: start)
-        if started.model_copy(update={"elapsed": start.elapsed}) != start:
-            raise UsageError("the ledger is of another run (start, seed, cases or policy); start a new one")
-        self.state = fold([started])
-        self._buckets = {b.name: (b, cases) for b, cases in self.state.grid.group(start.cases).items()}
-        self._knowledge: tuple[str, Knowledge] | None = None
+        self.journal = Journal(start, recorded, record, clock)
+        self.trial = Trial(lab, self.journal)
+        self._retrieved: tuple[str, Knowledge] | None = None
+
+    @property
+    def state(self) -> SearchState:
+        """The state of the search now."""
+        return self.journal.state
 
     def run(self) -> SearchState:
         """Search; `best` of the returned state is the best candidate, after Ctrl-C too."""
@@ -82,155 +70,106 @@ class Search:
         except KeyboardInterrupt:
             reason = "interrupted"
         if self.journal.upcoming is None:
-            self._emit(Finished, lambda: Finished(reason=reason, best=self.state.incumbent))
+            self.journal.emit(Finished, lambda: Finished(reason=reason, best=self.state.incumbent))
         return self.state
 
     def _search(self) -> Literal["exhausted", "budget"]:
         while self._affordable():
             proposal = self._propose()
             if proposal:
-                self._settle(proposal, self._try(proposal))
+                self._settle(proposal, self.trial.outcomes(proposal))
             if not self._look_elsewhere(exhausted=proposal is None):
                 return "exhausted"
         return "budget"
 
-    # One proposal
-
-    def _propose(self) -> Proposal | None:
-        upcoming = self.journal.upcoming
-        if upcoming is not None and not isinstance(upcoming, Proposal):
-            return None  # the recorded run had nothing to propose here
-        view = context.build(self.state, self._retrieved()) if upcoming is None else None
-        proposal = self.proposer.propose(view) if view else upcoming
-        return self._emit(Proposal, lambda: proposal) if proposal else None  # type: ignore[arg-type, return-value]
-
-    def _try(self, proposal: Proposal) -> list[Outcome]:
-        if not proposal.moves:
-            return [self._try_kernel(proposal)]
-        if objection := self._objection(proposal.candidate, "screen"):
-            found = self._blame(objection, [move.bucket for move in proposal.moves])
-            return [Outcome(bucket=b, finding=f, reason=why) for b, (f, why) in found.items()]
-        return self._try_moves(proposal)
-
-    def _try_kernel(self, proposal: Proposal) -> Outcome:
-        """A whole file against the incumbent, on all cases."""
-        candidate = proposal.candidate
-        if candidate.id == self.state.incumbent:
-            return Outcome(bucket=ALL_CASES, finding="no gain", reason="it is the incumbent")
-        if objection := self._objection(candidate, "screen"):
-            ((finding, why),) = self._blame(objection, [ALL_CASES]).values()
-            return Outcome(bucket=ALL_CASES, finding=finding, reason=why)
-        trial = self._compare(candidate, self.state.best, [ALL_CASES])
-        better = self._better_start if proposal.origin == "seed" else self._better
-        finding, why = self._adopt_kernel(candidate, better) if better(trial) else ("no gain", "")
-        realised = promote.gain(trial, self._weights)
-        return Outcome(bucket=ALL_CASES, finding=finding, realised=realised, reason=why)
-
-    def _try_moves(self, proposal: Proposal) -> list[Outcome]:
-        """New configurations in some buckets, each decided on its own."""
-        base = self.state.candidate(proposal.base)
-        configs = {move.bucket: move.config for move in proposal.moves}
-        trial = self._compare(proposal.candidate, base, configs)
-        won = self._winners(trial, configs)
-        found: Findings = dict.fromkeys(configs, ("no gain", ""))
-        if won and self.state.episode:
-            found |= self._advance(proposal, won)
-        elif won:
-            found |= self._adopt_moves(proposal, won)
-        return [
-            Outcome(bucket=b, finding=f, realised=promote.gain(self._part(trial, b)), reason=why)
-            for b, (f, why) in found.items()
-        ]
-
-    def _settle(self, proposal: Proposal, outcomes: list[Outcome]) -> None:
-        name = proposal.candidate.id
-        self._emit(Settled, lambda: Settled(candidate=name, outcomes=tuple(outcomes)))
-        self.progress(_line(self.state, proposal, outcomes))
-
-    # Promotion
-
-    def _adopt_moves(self, proposal: Proposal, won: dict[str, Config]) -> Findings:
-        """Put the winning configurations into the incumbent, if they win a second time and all gates pass."""
-        found: Findings = dict.fromkeys(won, ("unconfirmed", ""))
-        while won:
-            merged = self._merge(self.state.best, proposal, won)
-            if objection := self._objection(merged, "screen"):
-                return found | self._blame(objection, list(won))
-            trial = self._compare(merged, self.state.best, won)
-            if (still := self._winners(trial, won)) == won:
-                if objection := self._objection(merged, "full"):
-                    return found | self._blame(objection, list(won))
-                self._promote(merged, trial, won)
-                return found | dict.fromkeys(won, ("promoted", ""))
-            won = still
-        return found
-
-    def _adopt_kernel(
-        self, candidate: Candidate, better: Callable[[Comparisons], bool]
-    ) -> tuple[Finding, str]:
-        """Make a nominated file the incumbent, if it wins a second time and all gates pass."""
-        trial = self._compare(candidate, self.state.best, [ALL_CASES])
-        if not better(trial):
-            return "unconfirmed", ""
-        if objection := self._objection(candidate, "full"):
-            return self._blame(objection, [ALL_CASES])[ALL_CASES]
-        self._promote(candidate, trial, [ALL_CASES])
-        return "promoted", ""
-
-    def _advance(self, proposal: Proposal, won: dict[str, Config]) -> Findings:
-        """Move a dropout episode's head forward, and challenge the incumbent from there."""
-        base = self.state.candidate(proposal.base)
-        head = self._merge(base, proposal, won)
-        if objection := self._objection(head, "screen"):
-            return self._blame(objection, list(won))
-        gain = promote.gain(self._compare(head, base, won))
-        self._emit(
-            Promoted, lambda: Promoted(candidate=head.id, role="head", buckets=tuple(won), gain=gain)
-        )
-        found: Findings = dict.fromkeys(won, ("advanced", ""))
-        if proposal.kernel != self.state.kernel(self.state.incumbent):
-            if self._better(self._compare(head, self.state.best, [ALL_CASES])):
-                outcome = self._adopt_kernel(head, self._better)
-                found |= dict.fromkeys(won, outcome) if outcome[0] == "promoted" else {}
-            return found
-        new = {bucket: config for bucket, config in won.items() if not self._has(bucket, config)}
-        nominated = self._winners(self._compare(head, self.state.best, new), new) if new else {}
-        adopted = self._adopt_moves(proposal, nominated)
-        return found | {b: outcome for b, outcome in adopted.items() if outcome[0] != "unconfirmed"}
-
-    def _merge(self, base: Candidate, proposal: Proposal, won: dict[str, Config]) -> Candidate:
-        """The base with the winning moves only: often the proposed candidate itself."""
-        note = "; ".join(f"{m.bucket}: {m.change}" for m in proposal.moves if m.bucket in won)
-        moved = {self._buckets[bucket][0]: config for bucket, config in won.items()}
-        merged = compose(base, self.state.grid, moved, note)
-        if merged.id not in self.state.proposals and merged.id != self.state.run.start.id:
-            self._emit(
-                Proposal,
-                lambda: Proposal(
-                    origin="merge",
-                    candidate=merged,
-                    base=base.id,
-                    kernel=proposal.kernel,
-                    moves=tuple(move for move in proposal.moves if move.bucket in won),
-                    because=f"the moves of {proposal.candidate.id[:12]} that won",
-                ),
-            )
-        return merged
-
-    def _promote(self, candidate: Candidate, trial: Comparisons, buckets: Sequence[str] | Findings) -> None:
-        medians = {case: comparison.candidate_us for case, comparison in trial.items()}
-        self._emit(
-            Promoted,
-            lambda: Promoted(
-                candidate=candidate.id,
-                role="incumbent",
-                buckets=tuple(buckets),
-                gain=promote.gain(trial, self._weights),
-                latency_us=medians,
+    def _measure(self) -> None:
+        start, cases = self.state.run.start, self.state.run.cases
+        self.journal.emit(
+            Measured,
+            lambda: Measured(
+                candidate=start.id,
+                latencies=self.lab.measure(start, cases),
+                bounds={case.id: self.lab.bound(case) for case in cases},
             ),
         )
 
-    def _has(self, bucket: str, config: Config) -> bool:
-        """True iff the incumbent already uses this configuration all over the bucket."""
-        table = read(self.state.best.source)
-        return configs_in(table, self.state.grid, self._buckets[bucket][1]) == (config,)
+    def _affordable(self) -> bool:
+        recorded = self.journal.upcoming is not None
+        return recorded or self.budget.allows(self.state, self.journal.elapsed)
+
+    def _propose(self) -> Proposal | None:
+        upcoming = self.journal.upcoming
+        if upcoming is None:
+            proposal = self.proposer.propose(context.build(self.state, self._knowledge()))
+        else:  # what was recorded here is either the proposal, or what followed from having none
+            proposal = upcoming if isinstance(upcoming, Proposal) else None
+        return proposal and self._emit(proposal)
+
+    def _emit(self, proposal: Proposal) -> Proposal:
+        return self.journal.emit(Proposal, lambda: proposal)
+
+    def _settle(self, proposal: Proposal, outcomes: tuple[Outcome, ...]) -> None:
+        name = proposal.candidate.id
+        self.journal.emit(Settled, lambda: Settled(candidate=name, outcomes=outcomes))
+        self.progress(_line(self.state, proposal, outcomes))
+
+    def _knowledge(self) -> Knowledge:
+        """What is retrieved for the present diagnosis, which changes with the incumbent."""
+        incumbent = self.state.incumbent
+        if self._retrieved is None or self._retrieved[0] != incumbent:
+            self._retrieved = incumbent, self.retrieve(context.diagnose(self.state))
+        return self._retrieved[1]
+
+    # Optimisation dropout
+
+    def _look_elsewhere(self, *, exhausted: bool) -> bool:
+        """Begin or end a dropout episode where it is due; False when there is nothing left to look at."""
+        state, policy = self.state, self.state.run.dropout
+        if state.episode:
+            if exhausted or state.episode.steps >= policy.horizon:
+                self._restore()
+            return True
+        if not policy.enabled:
+            return not exhausted
+        if exhausted and state.barren >= policy.patience:
+            return False  # nothing to propose, from wherever and with whatever hidden
+        if exhausted or state.stall >= policy.patience:
+            self._drop()
+        return True
+
+    def _drop(self) -> None:
+        state = self.state
+        seed = f"{state.run.seed}/dropout/{state.episodes}"
+
+        def draw() -> DropoutStarted:
+            hidden = dropout.draw(context.items(state, self._knowledge()), state.p, seed)
+            hidden |= {Item("parent", state.incumbent)}
+            parent = dropout.ancestor(context.archive(state), hidden, state.incumbent, seed)
+            return DropoutStarted(p=state.p, hidden=tuple(sorted(hidden)), ancestor=parent)
+
+        event = self.journal.emit(DropoutStarted, draw)
+        self.progress(f"dropout: {len(event.hidden)} items hidden (p = {event.p:.2f}), on from an ancestor")
+
+    def _restore(self) -> None:
+        episode = self.state.episode
+        assert episode is not None
+        notes = _notes(episode.hidden) if episode.found else ()
+        self.journal.emit(DropoutEnded, lambda: DropoutEnded(found=episode.found, notes=notes))
+        self.progress("dropout: " + ("a new best was found" if episode.found else "nothing found"))
+
+
+def _notes(hidden: Iterable[Item]) -> tuple[str, ...]:
+    """What a proposer is told about what it found a new best without."""
+    return tuple(
+        f"a better kernel was found while {kind} {key} was out of sight" for kind, key in sorted(hidden)
+    )
+
+
+def _line(state: SearchState, proposal: Proposal, outcomes: tuple[Outcome, ...]) -> str:
+    """One line of progress: what was tried and what came of it."""
+    changes = {move.bucket: move.change for move in proposal.moves} or {ALL_CASES: proposal.kernel}
+    parts = []
+    for outcome in outcomes:
+        gain = f" {100 * (outcome.realised.median - 1):+.1f} %" if outcome.realised else ""
+        parts.append(f"[{outcome.bucket}] {changes[outcome.bucket]}: {outcome.finding}{gain}")
+    return f"step {state.step}: " + "; ".join(parts)

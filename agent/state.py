@@ -148,7 +148,7 @@ class SearchState:
     proposals: Mapping[str, Proposal] = field(default_factory=lambda: MappingProxyType({}))
     """Every candidate by id, as it was first proposed: the lineage."""
     accepted: tuple[str, ...] = ()
-    """The archive: ids of the candidates that passed the gates, oldest first."""
+    """The archive: ids of the candidates that passed every gate they have met."""
     incumbent: str = ""
     latency_us: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     """The incumbent's median by case id."""
@@ -165,8 +165,8 @@ class SearchState:
     """Share that the next dropout draw hides."""
     episodes: int = 0
     episode: Episode | None = None
-    barren: bool = False
-    """The last episode ended without a single proposal."""
+    barren: int = 0
+    """Episodes in a row that ended without a single proposal."""
     notes: tuple[str, ...] = ()
     current: Proposal | None = None
     """The proposal being tried."""
@@ -206,8 +206,10 @@ class SearchState:
                 return replace(self, latency_us=medians, bounds=event.bounds)
             case Proposal():
                 return self._proposed(event)
-            case Judged() if event.judgement.accepted and event.candidate not in self.accepted:
-                return replace(self, accepted=(*self.accepted, event.candidate))
+            case Judged():
+                others = tuple(name for name in self.accepted if name != event.candidate)
+                passed = (event.candidate,) if event.judgement.accepted else ()
+                return replace(self, accepted=others + passed)
             case Promoted():
                 return self._promoted(event)
             case Settled():
@@ -248,10 +250,12 @@ class SearchState:
         closed = {attempt.key for attempt in attempts}
         moves = {move.bucket: move for move in proposal.moves}
         won = any(outcome.finding == "promoted" for outcome in event.outcomes)
+        wrong = any(outcome.finding == "wrong" for outcome in event.outcomes)
         counts = proposal.origin == "move" and self.episode is None
         return replace(
             self,
             current=None,
+            accepted=tuple(name for name in self.accepted if not wrong or name != event.candidate),
             attempts=(*self.attempts, *attempts),
             lessons=(
                 *self.lessons,
@@ -275,7 +279,7 @@ class SearchState:
             episode=None,
             p=p,
             stall=0,
-            barren=episode.steps == 0,
+            barren=0 if episode.steps else self.barren + 1,
             notes=(*self.notes, *event.notes),
         )
 

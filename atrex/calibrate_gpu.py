@@ -9,6 +9,7 @@ from itertools import chain
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from atrex.calibrate import Samples, Timer, sample
 from atrex.roofline import DTYPES
@@ -27,6 +28,13 @@ def _idle():  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _touch(source, target, offset):  # type: ignore[no-untyped-def]
+    tl.store(target + offset, tl.load(source + offset))
+
+
+@triton.jit
+def _touch_overlapped(source, target, offset):  # type: ignore[no-untyped-def]
+    gdc_wait()  # before any access of memory, so the order of the stream holds
+    gdc_launch_dependents()
     tl.store(target + offset, tl.load(source + offset))
 
 
@@ -71,6 +79,7 @@ def _memory_timers() -> Iterator[tuple[str, Timer]]:
 def _launch_timers() -> Iterator[tuple[str, Timer]]:
     """One launch in a replayed chain of one-block kernels: moving one cold element each, or nothing.
 
+    With programmatic dependent launch, where the GPU has it, a launch overlaps the end of the one before.
     Whatever computes outputs from inputs must start, fetch an element from memory and store one. The
     flush before each replay empties the L2, and no two launches of a chain share a line.
 
@@ -83,6 +92,11 @@ def _launch_timers() -> Iterator[tuple[str, Timer]]:
     idling = _chain(lambda _: _idle[(1,)](num_warps=1))
     # A graph holds addresses, not tensors: while a timer is in use, this generator keeps them alive.
     yield "launch_floor", _device(touching.replay, before=flushed.zero_, calls=_LINKS)
+    if torch.cuda.get_device_capability() >= (9, 0):  # a kernel may start while the one before it ends
+        overlapped = _chain(
+            lambda link: _touch_overlapped[(1,)](source, target, link * _STRIDE, num_warps=1, launch_pdl=True)
+        )
+        yield "launch_floor", _device(overlapped.replay, before=flushed.zero_, calls=_LINKS)
     yield "empty_launch", _device(idling.replay, before=flushed.zero_, calls=_LINKS)
 
 

@@ -37,12 +37,13 @@ _FATAL = {FaultKind.ILLEGAL_ACCESS, FaultKind.OUT_OF_MEMORY, FaultKind.EXITED, F
 
 
 class CandidateFault(Exception):
-    """The candidate did not return: its kind and what it said."""
+    """The candidate did not return: its kind, what it said, and whose fault it is."""
 
-    def __init__(self, kind: FaultKind, message: str) -> None:
+    def __init__(self, kind: FaultKind, message: str, candidate: str = "") -> None:
         super().__init__(message)
         self.kind = kind
         self.message = message
+        self.candidate = candidate
 
 
 class HarnessError(Exception):
@@ -218,7 +219,8 @@ class Session:
         )
         try:
             self._exchange(request, self.engine.timeouts.load)
-        except CandidateFault:
+        except CandidateFault as fault:
+            fault.candidate = self.candidate.id
             self.close()
             raise
 
@@ -271,6 +273,7 @@ class Session:
         try:
             return self._exchange(request, timeout, arena)
         except CandidateFault as fault:
+            fault.candidate = self.candidate.id
             if fault.kind in _FATAL:
                 self.close()
             raise

@@ -9,7 +9,8 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,6 +86,16 @@ class Timing:
         return paired_ratio(self.rounds[:n], other.rounds[:n])
 
 
+@contextmanager
+def blaming(session: Session) -> Iterator[None]:
+    """Name the candidate in every fault raised inside."""
+    try:
+        yield
+    except CandidateFault as fault:
+        fault.candidate = session.candidate.id
+        raise
+
+
 def measure_case(
     sessions: Sequence[Session],
     case: Case,
@@ -110,18 +121,30 @@ def measure_case(
     order = list(range(len(contestants)))
     while _unfinished(contestants, rules, deadline):
         for index in order:
-            _round(contestants[index], passes[index])
+            with blaming(contestants[index].session):
+                _round(contestants[index], passes[index])
         order.reverse()  # so that neither always runs after the other
     for contestant in contestants:
-        if contestant.method != "wall":
-            _hold_to_clock(contestant, rules, len(seeds))
-        _check_kept(contestant.session, problem, spec, seeds)
-        if statistics.median(contestant.samples) < floor_us:
-            raise CandidateFault(
-                FaultKind.EXITED, f"claims less than the physical floor of {floor_us:.2f} us"
-            )
+        with blaming(contestant.session):
+            _believe(contestant, rules, problem, spec, seeds, floor_us)
     extra = telemetry()
     return [Timing(_latency(contestant, extra), tuple(contestant.rounds)) for contestant in contestants]
+
+
+def _believe(
+    contestant: Contestant,
+    rules: Protocol,
+    problem: Problem,
+    spec: InputSpec,
+    seeds: tuple[int, ...],
+    floor_us: float,
+) -> None:
+    """Hold what a contestant claims against clock, results and physics. Raises CandidateFault."""
+    if contestant.method != "wall":
+        _hold_to_clock(contestant, rules, len(seeds))
+    _check_kept(contestant.session, problem, spec, seeds)
+    if statistics.median(contestant.samples) < floor_us:
+        raise CandidateFault(FaultKind.EXITED, f"claims less than the physical floor of {floor_us:.2f} us")
 
 
 def _recipe(

@@ -272,10 +272,12 @@ def _last_level_cache() -> int | None:
 
 
 def load_calibration(hardware: Hardware | str, device: Device) -> Calibration | None:
-    """The stored calibration of this machine under this torch version, or None if there is none.
+    """The stored calibration of a machine, by any of its names, under this torch version, or None.
 
-    Raises UsageError naming the file and the remedy if it cannot be used.
+    Raises UsageError for an unknown GPU, and naming the file and the remedy if it cannot be used.
     """
+    if isinstance(hardware, str) and device == "cuda":
+        hardware = load_hardware(hardware)
     name = hardware if isinstance(hardware, str) else hardware.name
     path = calibration_path(name)
     remedy = "run `atrex calibrate` to measure again"

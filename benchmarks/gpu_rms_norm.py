@@ -304,6 +304,18 @@ def library(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.rms_norm(x, (x.shape[1],), weight, EPS)
 
 
+def compiled() -> Call:
+    """torch.compile of the eager formula, afresh: one kernel for a hidden size, the token count dynamic."""
+    torch._dynamo.reset()
+    function = torch.compile(eager)
+
+    def call(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.maybe_mark_dynamic(x, 0)
+        return function(x, weight)
+
+    return call
+
+
 def table(path: Path, out: Path, replays: int, baselines: bool) -> None:
     """The shipped dispatch on every case, beside eager, torch's own rms_norm and torch.compile."""
     module = load_kernel(path)
@@ -312,8 +324,7 @@ def table(path: Path, out: Path, replays: int, baselines: bool) -> None:
         serial = load_kernel(path)
         serial.DISPATCH = [(bounds, config | {"pdl": 0}) for bounds, config in module.DISPATCH]  # type: ignore[attr-defined]
         calls["kernel, pdl 0"] = serial.Model(eps=EPS)
-        torch._dynamo.config.recompile_limit = 64
-        calls |= {"eager": eager, "F.rms_norm": library, "compile": torch.compile(eager)}
+        calls |= {"eager": eager, "F.rms_norm": library, "compile": compiled()}
     timer = Timer(replays)
     empty, floor = launch_floors(timer)
     bandwidth = copy_bandwidth()
@@ -323,7 +334,9 @@ def table(path: Path, out: Path, replays: int, baselines: bool) -> None:
     print("T H R | S A error |", *calls)
     scores: dict[str, list[float]] = {f"{score} {name}": [] for name in calls for score in "SA"}
     rows, worst = [], 0.0
-    for case in CASES:
+    for case, before in zip(CASES, [CASES[0], *CASES], strict=False):
+        if "compile" in calls and case[1] != before[1]:
+            calls["compile"] = compiled()
         sets, us, errors = make_inputs(case, seed=time.time_ns() % 2**31), {}, []
         for name, call in calls.items():
             us[name], outputs = timer.time(call, sets)

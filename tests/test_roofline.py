@@ -213,6 +213,7 @@ class TestStore:
         path = roofline.store_calibration(calibration())
         assert path.parent == home / "calibration"
         assert load_calibration(load_hardware("H200"), "cuda") == calibration()
+        assert load_calibration("NVIDIA H200", "cuda") == calibration()
         assert load_calibration("H100", "cuda") is None
         assert list(path.parent.iterdir()) == [path]  # no temporary file stays behind
 

@@ -42,18 +42,10 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 DISPATCH: list[tuple[dict[str, int], dict[str, object]]] = [
     (
         {"token_count": 8192, "hidden_size": 128},
-        {"block": 128, "rows": 16, "num_warps": 8, "cache": "default", "pdl": 1},
+        {"block": 128, "rows": 8, "num_warps": 4, "cache": "default", "pdl": 1},
     ),
-    ({"hidden_size": 128}, {"block": 128, "rows": 32, "num_warps": 8, "cache": "default", "pdl": 1}),
-    ({"hidden_size": 512}, {"block": 256, "rows": 4, "num_warps": 4, "cache": "default", "pdl": 1}),
-    ({"hidden_size": 1024}, {"block": 256, "rows": 2, "num_warps": 2, "cache": "default", "pdl": 1}),
-    ({"hidden_size": 1536}, {"block": 256, "rows": 4, "num_warps": 4, "cache": "default", "pdl": 1}),
-    ({"hidden_size": 2048}, {"block": 1024, "rows": 1, "num_warps": 4, "cache": "default", "pdl": 1}),
-    (
-        {"token_count": 512, "hidden_size": 3584},
-        {"block": 512, "rows": 1, "num_warps": 2, "cache": "default", "pdl": 1},
-    ),
-    ({"hidden_size": 3584}, {"block": 512, "rows": 2, "num_warps": 4, "cache": "default", "pdl": 1}),
+    ({"hidden_size": 128}, {"block": 128, "rows": 16, "num_warps": 4, "cache": "default", "pdl": 1}),
+    ({"hidden_size": 1536}, {"block": 256, "rows": 2, "num_warps": 2, "cache": "default", "pdl": 1}),
     ({"hidden_size": 8192}, {"block": 1024, "rows": 1, "num_warps": 4, "cache": "default", "pdl": 1}),
     ({}, {"block": 4096, "rows": 1, "num_warps": 16, "cache": "default", "pdl": 1}),
 ]

@@ -1,0 +1,167 @@
+"""The end of a run: the champion measured afresh against eager and compiled PyTorch, and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from rich.console import Console
+
+from agent.events import DropoutEnded, DropoutStarted, Event, Outcome, Proposal, Settled
+from agent.instrument import Instrument
+from agent.proposers.baselines import compiled, eager
+from agent.state import SearchState
+from atrex.candidate import Candidate
+from atrex.judge import CandidateFault
+from atrex.measure import Protocol, Timing, protocol_for
+from atrex.policy import policy_hash
+from atrex.problem import Problem
+from atrex.records import Case, Device, Judgement, Ratio, Result
+from atrex.report import DropoutEpisode, RunReport, Step
+from atrex.runs import Run
+from atrex.score import score_cases
+
+
+def reserve(device: Device) -> float:
+    """Share of the budget kept for the final measurement; eager PyTorch on a CPU takes long."""
+    return 0.2 if device == "cuda" else 0.45
+
+
+def measure(
+    lab: Instrument, champion: Candidate, cases: Sequence[Case], seconds: float, console: Console
+) -> tuple[tuple[Result, ...], tuple[str, ...]]:
+    """One result a case within about `seconds`, and notes on what could not be measured.
+
+    The champion and the baselines run in fresh processes, in interleaved rounds.
+    """
+    lab.release()
+    rules = protocol_for(lab.engine.device)
+    rules = replace(rules, case_seconds=min(rules.case_seconds, 0.8 * seconds / (3 * len(cases))))
+    rivals = {"eager": eager(lab.problem.spec), "compile": compiled(lab.problem.spec)}
+    results, notes = list[Result](), list[str]()
+    with console.status("measuring") as status:
+        for number, case in enumerate(cases, 1):
+            status.update(f"measuring {case.id} ({number} of {len(cases)})")
+            results.append(_measure_case(lab, champion, case, rules, rivals, notes))
+    return tuple(results), tuple(notes)
+
+
+def _measure_case(
+    lab: Instrument,
+    champion: Candidate,
+    case: Case,
+    rules: Protocol,
+    rivals: dict[str, Candidate],
+    notes: list[str],
+) -> Result:
+    """A baseline that fails is dropped with a note; a champion that fails leaves the case unmeasured."""
+    while True:
+        try:
+            timings = lab.time([champion, *rivals.values()], case, rules)
+        except CandidateFault as fault:
+            failed = next((name for name, each in rivals.items() if each.id == fault.candidate), None)
+            notes.append(
+                f"{case.id}: {failed or 'the kernel'} not measured: {fault.kind.value}: {fault.message}"
+            )
+            if failed is None:
+                return _result(lab, champion, case, None, {})
+            del rivals[failed]
+            continue
+        return _result(lab, champion, case, timings[0], dict(zip(rivals, timings[1:], strict=True)))
+
+
+def _result(
+    lab: Instrument, champion: Candidate, case: Case, ours: Timing | None, theirs: Mapping[str, Timing]
+) -> Result:
+    ratios: dict[str, Ratio] = {name: ours.ratio_to(other) for name, other in theirs.items()} if ours else {}
+    return Result(
+        candidate=champion.id,
+        operator=case.operator,
+        case=case.id,
+        policy=policy_hash(),
+        accepted=True,
+        latency=ours.latency if ours else None,
+        bound=lab.bound(case),
+        vs_eager=ratios.get("eager"),
+        vs_compile=ratios.get("compile"),
+    )
+
+
+def report(
+    run: Run,
+    problem: Problem,
+    state: SearchState,
+    events: Sequence[Event],
+    judgements: Mapping[str, Judgement],
+    cases: Sequence[Case],
+    results: Sequence[Result],
+    seconds: float,
+    notes: Sequence[str],
+) -> RunReport:
+    """The report of a run from its search state and final results."""
+    costs = {case.id: problem.module.cost(case.init, problem.dims(case)) for case in cases}
+    judgement = judgements.get(state.incumbent)
+    accepted = judgement is not None and judgement.accepted
+    assert run.meta.dsl is not None
+    return RunReport(
+        op=problem.operator,
+        device=run.meta.device,
+        dsl=run.meta.dsl,
+        run=str(run.path),
+        kernel=str(run.best) if accepted else None,
+        candidates_tried=len(judgements),
+        candidates_accepted=sum(each.accepted for each in judgements.values()),
+        seconds=round(seconds, 1),
+        judgement=judgement,
+        cases=score_cases(cases, results, costs),
+        history=tuple(_steps(state, events)),
+        dropout=tuple(_episodes(events)),
+        provenance=run.meta.provenance,
+        command=" ".join(run.meta.command),
+        notes=(*state.notes, *notes),
+    )
+
+
+def _steps(state: SearchState, events: Sequence[Event]) -> list[Step]:
+    steps = list[Step]()
+    settled = (event for event in events if isinstance(event, Settled))
+    for number, event in enumerate(settled, 1):
+        proposal = state.proposals[event.candidate]
+        steps += [_step(number, proposal, outcome) for outcome in event.outcomes]
+    return steps
+
+
+def _episodes(events: Sequence[Event]) -> list[DropoutEpisode]:
+    """Dropout episodes with the steps they lasted; one that the budget cut short has no outcome."""
+    episodes = list[DropoutEpisode]()
+    started: tuple[int, DropoutStarted] | None = None
+    step = 0
+    for event in events:
+        step += isinstance(event, Settled)
+        if isinstance(event, DropoutStarted):
+            started = step + 1, event
+        if started and isinstance(event, DropoutEnded):
+            episodes.append(_episode(*started, step, "adopted" if event.found else "restored"))
+            started = None
+    if started:
+        episodes.append(_episode(*started, step, "cut short by the budget"))
+    return episodes
+
+
+def _episode(first: int, event: DropoutStarted, last: int, outcome: str) -> DropoutEpisode:
+    hidden = tuple(f"{item.kind} {item.key}" for item in event.hidden)
+    return DropoutEpisode(first=first, last=max(first, last), share=event.p, hidden=hidden, outcome=outcome)
+
+
+def _step(number: int, proposal: Proposal, outcome: Outcome) -> Step:
+    move = next((move for move in proposal.moves if move.bucket == outcome.bucket), None)
+    return Step(
+        step=number,
+        move=move.change if move else f"kernel {proposal.kernel}",
+        outcome=outcome.finding,
+        bucket=outcome.bucket,
+        predicted=move.predicted if move else None,
+        realised=outcome.realised,
+        candidate=proposal.candidate.id,
+        note=outcome.reason,
+    )

@@ -1,0 +1,284 @@
+"""`atrex optimize`: the main job, from an operator's name to one accepted kernel and its report."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from atrex.report.html import render_html
+from atrex.report.markdown import render_markdown
+from atrex.report.terminal import render_terminal
+from pydantic import ValidationError
+from rich.console import Console
+
+from agent import final
+from agent.dropout import DropoutPolicy
+from agent.events import AnyEvent, Event, Judged, RunStarted, Settled, load_event
+from agent.instrument import Instrument
+from agent.journal import Budget
+from agent.lab import Knowledge
+from agent.learn import record_evidence
+from agent.proposers.baselines import eager
+from agent.proposers.search import SearchProposer
+from agent.retrieve import Retriever
+from agent.search import Search
+from agent.state import SearchState
+from atrex.calibrate import calibrate
+from atrex.candidate import Candidate
+from atrex.commands.common import DeviceOption, choose_cases, choose_device, parse_budget, print_json
+from atrex.errors import RejectedError, UsageError
+from atrex.judge import Engine, new_seed
+from atrex.ledger import Ledger
+from atrex.measure import protocol_for
+from atrex.problem import Problem, load_problem, resolve_operator
+from atrex.provenance import provenance
+from atrex.records import Case, Device, Dsl, Judgement, Record, Result
+from atrex.report import RunReport
+from atrex.roofline import Calibration, cpu_name, detect, gpu_name, load_calibration
+from atrex.runs import Run, RunMeta, create_run, find_run, now, runs_root
+
+DEFAULT_BUDGET = "5m"
+EVENT_ENTRY, JUDGEMENT_ENTRY = "search", "judgement"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line asked for."""
+
+    op: str
+    device: DeviceOption = "auto"
+    workload: str = "atrex-bench"
+    budget: str | None = None
+    steps: int | None = None
+    seed: int | None = None
+    dropout: bool = True
+    cases: tuple[str, ...] = ()
+    resume: str | None = None
+    runs: Path | None = None
+
+
+class JudgementRecord(Record):
+    """A judgement in the ledger, beside the search's own events."""
+
+    judgement: Judgement
+
+
+def optimize(options: Options, *, as_json: bool) -> None:
+    """Search for a better kernel, measure the best one afresh, and report.
+
+    Raises RejectedError (exit 1) if no kernel was accepted; the run and its report are kept.
+    """
+    console = Console(stderr=True)
+    run = _open_run(options)
+    console.print(f"run {run.path}")
+    report = Job(run, options, console).execute()
+    if as_json:
+        print_json(report)
+    else:
+        Console().print(render_terminal(report))
+    if not report.accepted:
+        raise RejectedError(f"no kernel for {report.op} was accepted; see {run.path}")
+
+
+def _open_run(options: Options) -> Run:
+    """A new run, or the one to resume, whose operator, device and seed stay what they were."""
+    operator = resolve_operator(options.op)
+    if options.resume:
+        run = find_run(options.resume, runs_root(options.runs))
+        if run.meta.operator != operator:
+            raise UsageError(f"run {run.name} is of {run.meta.operator}, not {operator}")
+        return run
+    device = choose_device(options.device)
+    meta = RunMeta(
+        created=now(),
+        command=tuple(shlex.quote(argument) for argument in ("atrex", *sys.argv[1:])),
+        operator=operator,
+        device=device,
+        dsl=_dsl(device),
+        seed=new_seed() if options.seed is None else options.seed,
+        budget={
+            "seconds": parse_budget(options.budget or DEFAULT_BUDGET),
+            "steps": options.steps,
+            "dropout": options.dropout,
+            "workload": options.workload,
+            "cases": ",".join(options.cases),
+        },
+        provenance=provenance(_hardware_name(device), device),
+    )
+    return create_run(runs_root(options.runs), meta)
+
+
+def _dsl(device: Device) -> Dsl:
+    return "triton" if device == "cuda" else "cpp"
+
+
+def _hardware_name(device: Device) -> str:
+    return gpu_name() if device == "cuda" else cpu_name()
+
+
+class Job:
+    """One execution of a run: everything between opening the ledger and writing the report."""
+
+    def __init__(self, run: Run, options: Options, console: Console) -> None:
+        self.run = run
+        self.console = console
+        self.started = time.monotonic()
+        meta = run.meta
+        self.device: Device = choose_device(meta.device)
+        self.problem: Problem = load_problem(meta.operator)
+        asked = meta.budget
+        names = tuple(name for name in str(asked.get("cases") or "").split(",") if name)
+        self.cases: tuple[Case, ...] = choose_cases(str(asked["workload"]), meta.operator, names)
+        seconds = parse_budget(options.budget) if options.budget else float(asked["seconds"] or 0)
+        steps = options.steps if options.steps is not None else asked.get("steps")
+        self.seconds = seconds
+        self.steps = int(steps) if steps is not None else None
+        self.dropout = bool(asked["dropout"]) and options.dropout
+        self.judgements: dict[str, Judgement] = {}
+        self.events: list[Event] = []  # of the search, earlier sessions included
+
+    def execute(self) -> RunReport:
+        """Search, then measure the champion in fresh processes, and save the reports."""
+        calibration = self._calibration()
+        hardware = detect(self.device)
+        with Ledger(self.run.ledger, hardware.name) as ledger, Engine(self.device) as engine:
+            for damage in ledger.damaged:
+                self.console.print(f"[yellow]{damage}[/]")
+            rules = protocol_for(self.device, quick=True)
+            lab = Instrument(engine, self.problem, hardware, calibration, rules, self._save)
+            try:
+                search = self._search(lab, ledger)
+                state = search.run()
+                report = self._conclude(state, lab, ledger)
+            finally:
+                lab.close()
+        learned = [event for event in self.events[self.earlier :] if isinstance(event, Settled)]
+        record_evidence(state, learned, self.run, hardware.name)  # earlier sessions wrote their own
+        self.run.save_report("json", report.model_dump_json(indent=2))
+        self.run.save_report("md", render_markdown(report))
+        self.run.save_report("html", render_html(report))
+        return report
+
+    def _calibration(self) -> Calibration | None:
+        """Measured peaks of this machine; measured now if they never were."""
+        found = load_calibration(_hardware_name(self.device), self.device)
+        if found is None:
+            self.console.print("calibrating this machine (once)")
+            found = calibrate(self.device, True)
+        return found
+
+    def _search(self, lab: Instrument, ledger: Ledger) -> Search:
+        retriever = Retriever(self.problem.operator, _dsl(self.device), self.device)
+        for notice in retriever.notices:
+            self.console.print(f"[yellow]{notice}[/]")
+        recorded = self._recorded(ledger)
+        self.events += recorded
+        self.earlier = len(recorded)
+        start = self._start(lab, ledger, retriever.knowledge(), recorded)
+        return Search(
+            lab,
+            SearchProposer(),
+            retriever,
+            RunStarted(
+                operator=self.problem.operator,
+                seed=self.run.meta.seed,
+                proposer=SearchProposer.name,
+                start=start,
+                cases=self.cases,
+                buckets=self.problem.spec.buckets,
+                dropout=DropoutPolicy(enabled=self.dropout),
+            ),
+            budget=Budget(max(0.0, self.seconds - self._clock()), self.steps, final.reserve(self.device)),
+            record=self._recorder(ledger),
+            recorded=recorded,
+            progress=self.console.print,
+            clock=self._clock,
+        )
+
+    def _clock(self) -> float:
+        """Seconds since the job began: calibration and the first judgements count too."""
+        return time.monotonic() - self.started
+
+    def _recorded(self, ledger: Ledger) -> list[AnyEvent]:
+        """The search's events so far, and the judgements beside them."""
+        events = list[AnyEvent]()
+        for entry in ledger.entries():
+            try:
+                if entry.kind == EVENT_ENTRY:
+                    events.append(load_event(json.dumps(entry.payload)))
+                    self._keep(events[-1])
+                elif entry.kind == JUDGEMENT_ENTRY:
+                    self._keep(JudgementRecord.model_validate(entry.payload))
+            except ValidationError as error:
+                field = ".".join(str(part) for part in error.errors()[0]["loc"])
+                raise UsageError(f"{ledger.path}: entry {entry.seq}, field {field}: not readable") from None
+        return events
+
+    def _start(
+        self, lab: Instrument, ledger: Ledger, knowledge: Knowledge, recorded: Sequence[AnyEvent]
+    ) -> Candidate:
+        """What has to be beaten: the first reference kernel that all gates accept, else eager PyTorch."""
+        if recorded and isinstance(recorded[0], RunStarted):
+            return recorded[0].start
+        for kernel in knowledge.kernels:
+            note = f"kernel {kernel.name}"
+            candidate = Candidate(self.problem.operator, kernel.dsl, kernel.source, note=note)
+            judgement = lab.judge(candidate, level="full", cases=self.cases)
+            ledger.append(JUDGEMENT_ENTRY, record := JudgementRecord(judgement=judgement))
+            self._keep(record)
+            if judgement.accepted:
+                self.console.print(f"starting from {kernel.name}: all gates passed")
+                return candidate
+            bad = next(v for v in judgement.verdicts if v.status != "PASS")
+            self.console.print(f"{kernel.name} is not accepted: {bad.gate} {bad.status.value}: {bad.reason}")
+        return eager(self.problem.spec)
+
+    def _save(self, candidate: Candidate) -> Path:
+        return self.run.save_kernel(candidate.id, candidate.source)
+
+    def _recorder(self, ledger: Ledger) -> Callable[[Event], None]:
+        def record(event: Event) -> None:
+            ledger.append(EVENT_ENTRY, event)
+            self._keep(event)
+            self.events.append(event)
+
+        return record
+
+    def _keep(self, record: Record) -> None:
+        """Remember a judgement; a full one is never replaced by a screening."""
+        if not isinstance(record, Judged | JudgementRecord):
+            return
+        judgement = record.judgement
+        known = self.judgements.get(judgement.candidate)
+        if known is None or judgement.level == "full" or known.level != "full":
+            self.judgements[judgement.candidate] = judgement
+
+    def _conclude(self, state: SearchState, lab: Instrument, ledger: Ledger) -> RunReport:
+        """The champion in fresh processes against eager and compiled PyTorch, on all cases."""
+        champion = state.best
+        judgement = self.judgements.get(champion.id)
+        results: tuple[Result, ...] = ()
+        notes = tuple[str, ...]()
+        if judgement is not None and judgement.accepted:
+            self.run.save_best(champion.source)
+            left = max(20.0, self.seconds - self._clock())
+            self.console.print(f"measuring {self.run.best} on {len(self.cases)} cases in fresh processes")
+            results, notes = final.measure(lab, champion, self.cases, left, self.console)
+            for result in results:
+                ledger.append("result", result)
+        return final.report(
+            self.run,
+            self.problem,
+            state,
+            self.events,
+            self.judgements,
+            self.cases,
+            results,
+            self._clock(),
+            notes,
+        )

@@ -1,0 +1,82 @@
+"""The baselines `eager` and `compile` of any problem: what a kernel must beat to be worth having."""
+
+from __future__ import annotations
+
+from atrex.candidate import Candidate
+from atrex.problem import ProblemSpec
+
+_EAGER = '''"""Baseline `eager`: {operator} in PyTorch, as its reference has it."""
+
+from torch import nn
+
+from bench.{operator}.reference import reference
+
+
+class Model(nn.Module):
+    """Calls the reference with the tensors as they come."""
+
+    def __init__(self, **init):
+        super().__init__()
+        self.init = {{**{defaults!r}, **init}}
+
+    def forward(self, **inputs):
+        outputs = reference(self.init, inputs)
+        return {returned}
+'''
+
+_COMPILE = '''"""Baseline `compile`: {operator} through torch.compile.
+
+The first dimension of every input (tokens, rows, sequences) is compiled once for all its sizes; the others
+are what a model fixes, so each of their sizes gets code of its own, as it would in serving.
+"""
+
+import torch
+from torch import nn
+
+from bench.{operator}.reference import reference
+
+# Past its limit torch.compile falls back to eager without a word: that would be another baseline.
+torch._dynamo.config.recompile_limit = 512
+torch._dynamo.config.accumulated_recompile_limit = 4096
+torch._dynamo.config.automatic_dynamic_shapes = False
+
+
+class Model(nn.Module):
+    """Calls the compiled reference."""
+
+    def __init__(self, **init):
+        super().__init__()
+        constants = {{**{defaults!r}, **init}}
+
+        def call(inputs):
+            outputs = reference(constants, inputs)
+            return {returned}
+
+        self.call = torch.compile(call, fullgraph=True)
+
+    def forward(self, **inputs):
+        for name in {batched!r}:
+            torch._dynamo.maybe_mark_dynamic(inputs[name], 0)
+        return self.call(inputs)
+'''
+
+
+def eager(spec: ProblemSpec) -> Candidate:
+    """The reference in eager PyTorch."""
+    return Candidate(spec.operator, "torch", _EAGER.format(**_parts(spec)), note="baseline eager")
+
+
+def compiled(spec: ProblemSpec) -> Candidate:
+    """The reference through torch.compile, with code for any size of the first dimension."""
+    return Candidate(spec.operator, "torch", _COMPILE.format(**_parts(spec)), note="baseline compile")
+
+
+def _parts(spec: ProblemSpec) -> dict[str, object]:
+    names = ", ".join(f'outputs["{name}"]' for name in spec.outputs)
+    returned = {"tensor": names, "dict": "outputs", "tuple": f"({names},)"}[spec.returns]
+    return {
+        "operator": spec.operator,
+        "defaults": {name: init.default for name, init in spec.init.items()},
+        "returned": returned,
+        "batched": tuple(name for name, tensor in spec.inputs.items() if tensor.role == "data"),
+    }
