@@ -121,7 +121,7 @@ def _rule(entry: Any, number: int, where: str) -> Rule:
 
 def _text(rule: Rule) -> str:
     bounds, config = (
-        "{" + ", ".join(f"{json.dumps(name)}: {_value(value)}" for name, value in mapping.items()) + "}"
+        "{" + ", ".join(f"{_value(name)}: {_value(value)}" for name, value in mapping.items()) + "}"
         for mapping in (rule.bounds, rule.config)
     )
     return f"({bounds}, {config})"
@@ -130,4 +130,4 @@ def _text(rule: Rule) -> str:
 def _value(value: Scalar) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{value} cannot stand in a dispatch table: it is not a Python literal")
-    return json.dumps(value) if isinstance(value, str) else repr(value)
+    return json.dumps(value) if isinstance(value, str) and value.isascii() else repr(value)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from agent.lab import Comparison, Level
+from agent.lab import Comparison, Level, TimingFault
 from atrex.candidate import Candidate
-from atrex.judge import Engine, Session
+from atrex.judge import CandidateFault, Engine, Session
 from atrex.measure import Protocol, Timing, measure_case
 from atrex.problem import Problem
 from atrex.records import Bound, Case, Judgement, Latency
@@ -17,6 +18,15 @@ from atrex.telemetry import gpu_telemetry
 from atrex.verify import Verifier
 
 _WARM_SESSIONS = 3  # incumbent, candidate and one more keep their workers, and what they compiled
+
+
+@contextmanager
+def _as_timing_fault() -> Iterator[None]:
+    """A candidate that fails while it is timed, in the search's own terms."""
+    try:
+        yield
+    except CandidateFault as fault:
+        raise TimingFault(f"{fault.kind.value}: {fault.message}") from None
 
 
 class Instrument:
@@ -47,10 +57,11 @@ class Instrument:
     def compare(
         self, candidate: Candidate, incumbent: Candidate, cases: Sequence[Case]
     ) -> dict[str, Comparison]:
-        """Paired timing by case id. Raises CandidateFault."""
+        """Paired timing by case id. Raises TimingFault."""
         result = dict[str, Comparison]()
         for case in cases:
-            ours, theirs = self.time([candidate, incumbent], case)
+            with _as_timing_fault():
+                ours, theirs = self.time([candidate, incumbent], case)
             result[case.id] = Comparison(
                 ratio=ours.ratio_to(theirs),
                 candidate_us=ours.latency.median_us,
@@ -59,8 +70,9 @@ class Instrument:
         return result
 
     def measure(self, candidate: Candidate, cases: Sequence[Case]) -> dict[str, Latency]:
-        """Latency by case id. Raises CandidateFault."""
-        return {case.id: self.time([candidate], case)[0].latency for case in cases}
+        """Latency by case id. Raises TimingFault."""
+        with _as_timing_fault():
+            return {case.id: self.time([candidate], case)[0].latency for case in cases}
 
     def bound(self, case: Case) -> Bound:
         """Roofline of one case on this machine."""

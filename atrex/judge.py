@@ -6,7 +6,6 @@ of memory that it made and sealed itself, sized by what the problem declares.
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import secrets
@@ -24,6 +23,7 @@ from torch import Tensor
 
 from atrex import protocol
 from atrex.candidate import Candidate
+from atrex.channel import sealed_memory
 from atrex.dsl import cpp
 from atrex.errors import EnvironmentProblem
 from atrex.problem import DTYPES, Problem, load_problem
@@ -33,6 +33,7 @@ from atrex.sandbox import Limits, SandboxPolicy, scrubbed_environment
 
 ENTRY = "atrex.worker:main"
 _PRELOAD = ("atrex.worker", "atrex.dsl.cpp")
+_FETCH_BYTES = 64 << 20  # a window of rows
 _FATAL = {FaultKind.ILLEGAL_ACCESS, FaultKind.OUT_OF_MEMORY, FaultKind.EXITED, FaultKind.TIMEOUT}
 
 
@@ -113,9 +114,9 @@ class Engine:
     def worker(self, candidate: Candidate) -> WorkerProcess:
         """A fresh sandboxed process in the candidate's own scratch directory."""
         scratch = self.scratch / candidate.id[:16]
-        for directory in (scratch, scratch / "cache"):
-            directory.mkdir(exist_ok=True)
-        limits = Limits(memory_bytes=_memory_limit(self.device))
+        scratch.mkdir(exist_ok=True)
+        # Precompiled headers of a compiler take a hundred megabytes; all of scratch is bounded besides.
+        limits = Limits(memory_bytes=_memory_limit(self.device), file_bytes=1 << 30)
         policy = SandboxPolicy(scratch, limits, read_paths=(), cuda=self.device == "cuda")
         return self._fork_server().spawn(ENTRY, policy, environment=_caches(scratch))
 
@@ -193,6 +194,7 @@ class Session:
     candidate: Candidate
     problem: Problem = field(init=False)
     _worker: WorkerProcess | None = None
+    _arena: Arena | None = None
 
     def __post_init__(self) -> None:
         self.problem = load_problem(self.candidate.operator)
@@ -226,17 +228,17 @@ class Session:
 
     def run(self, *calls: protocol.Call) -> list[Outcome]:
         """Call the candidate; one outcome a call. Raises CandidateFault."""
-        with Arena(sum(self._call_bytes(call) for call in calls)) as arena:
-            reply = self._request(protocol.Run(calls=calls), self.engine.timeouts.call * len(calls), arena)
-            if len(reply.calls) != len(calls):
-                raise self._broke("it answered another number of calls than were asked for")
-            return [self._outcome(report, arena) for report in reply.calls]
+        arena = self._memory(sum(self._call_bytes(call) for call in calls))
+        reply = self._request(protocol.Run(calls=calls), self.engine.timeouts.call * len(calls), arena)
+        if len(reply.calls) != len(calls):
+            raise self._broke("it answered another number of calls than were asked for")
+        return [self._outcome(report, arena) for report in reply.calls]
 
     def fetch(self, start: int, stop: int) -> dict[str, Tensor]:
         """Rows [start, stop) of the last call's outputs."""
-        with Arena(64 << 20) as arena:
-            reply = self._request(protocol.Fetch(start=start, stop=stop), self.engine.timeouts.call, arena)
-            return self._outcome(reply.calls[0], arena).outputs if reply.calls else {}
+        arena = self._memory(_FETCH_BYTES)
+        reply = self._request(protocol.Fetch(start=start, stop=stop), self.engine.timeouts.call, arena)
+        return self._outcome(reply.calls[0], arena).outputs if reply.calls else {}
 
     def trace(self, spec: protocol.InputSpec) -> tuple[protocol.LaunchReport, ...]:
         """Operations and kernels of one call."""
@@ -246,17 +248,18 @@ class Session:
         """Set one case up for timing."""
         return self._request(request, self.engine.timeouts.load)
 
-    def round(self, passes: int, *, flush: bool = True) -> protocol.Reply:
+    def round(self, passes: int, *, flush: bool = True, spoil: bool = False) -> protocol.Reply:
         """Time some passes over the prepared case."""
-        return self._request(protocol.Round(passes=passes, flush=flush), self.engine.timeouts.round)
+        request = protocol.Round(passes=passes, flush=flush, spoil=spoil)
+        return self._request(request, self.engine.timeouts.round)
 
     def keep(self, index: int, nbytes: int) -> Outcome:
         """The output that the last round left for one set."""
-        with Arena(nbytes) as arena:
-            reply = self._request(protocol.Keep(index=index), self.engine.timeouts.call, arena)
-            if len(reply.calls) != 1:
-                raise self._broke("it kept no output")
-            return self._outcome(reply.calls[0], arena)
+        arena = self._memory(nbytes)
+        reply = self._request(protocol.Keep(index=index), self.engine.timeouts.call, arena)
+        if len(reply.calls) != 1:
+            raise self._broke("it kept no output")
+        return self._outcome(reply.calls[0], arena)
 
     def log_tail(self) -> str:
         """The end of what the worker printed."""
@@ -267,6 +270,17 @@ class Session:
         if self._worker is not None:
             self._worker.kill()
             self._worker = None
+        if self._arena is not None:
+            self._arena.close()
+            self._arena = None
+
+    def _memory(self, nbytes: int) -> Arena:
+        """Shared memory of at least this size, kept from request to request: fresh pages cost time."""
+        if self._arena is None or self._arena.nbytes < nbytes:
+            if self._arena is not None:
+                self._arena.close()
+            self._arena = Arena(nbytes)
+        return self._arena
 
     def _request(self, request: BaseModel, timeout: float, arena: Arena | None = None) -> protocol.Reply:
         self.load()
@@ -334,17 +348,12 @@ class Arena:
     """Anonymous shared memory that the worker can fill but neither shrink nor grow."""
 
     def __init__(self, nbytes: int) -> None:
-        self.fd = os.memfd_create("atrex-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(self.fd, max(4096, nbytes + 4096))
-        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        self.nbytes = max(4096, nbytes + 4096)
+        self.fd = sealed_memory("atrex-arena", self.nbytes)
         self._map = mmap.mmap(self.fd, 0)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Give the memory back once the worker has, too."""
         os.close(self.fd)
         del self._map
 
@@ -363,14 +372,8 @@ class Arena:
 
 
 def _caches(scratch: Path) -> dict[str, str]:
-    """Where a candidate's compilers keep what they built, for its next worker."""
-    cache = scratch / "cache"
-    return {
-        "ATREX_CACHE_DIR": str(cache),
-        "TRITON_CACHE_DIR": str(cache / "triton"),
-        "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
-        "TORCHINDUCTOR_COMPILE_THREADS": "1",
-    }
+    """Where our C++ compiler keeps what it built, for the candidate's next worker; Inductor stays serial."""
+    return {"ATREX_CACHE_DIR": str(scratch / "cache"), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
 
 def _nbytes(shape: Sequence[int], dtype: str) -> int:

@@ -72,7 +72,7 @@ def abi() -> int:
 def restrict(rules: Mapping[Path, Access]) -> int:
     """Allow the file access in `rules` and nothing else; no TCP; no signal or abstract socket outside.
 
-    Needs no_new_privs. Paths that do not exist are skipped. Returns the ABI that was used.
+    Needs no_new_privs. Paths that the caller cannot reach are skipped. Returns the ABI that was used.
     """
     version = abi()
     late = [access for since, access in _SINCE.items() if version < since]
@@ -97,7 +97,7 @@ def restrict(rules: Mapping[Path, Access]) -> int:
 def _allow(ruleset: int, path: Path, access: Access) -> None:
     try:
         parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return
     try:
         if not stat.S_ISDIR(os.fstat(parent).st_mode):

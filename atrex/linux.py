@@ -117,10 +117,13 @@ def keep_capabilities_over_setuid() -> None:
     _prctl("PR_SET_KEEPCAPS", _PR_SET_KEEPCAPS, 1)
 
 
-def clear_capability_bounds() -> None:
-    """Empty the bounding set, so that no file capability can be gained either; needs CAP_SETPCAP."""
+def clear_capability_bounds(*kept: int) -> None:
+    """Bound what file capabilities can give to `kept`; needs CAP_SETPCAP.
+
+    What is kept must stay in the bounding set, or capset refuses to make it inheritable.
+    """
     last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
-    for capability in range(last + 1):
+    for capability in set(range(last + 1)) - set(kept):
         _prctl("PR_CAPBSET_DROP", _PR_CAPBSET_DROP, capability)
 
 

@@ -101,11 +101,12 @@ class Prepare(Record):
 
 
 class Round(Record):
-    """Time `passes` passes over all the prepared sets; one sample a pass, or a call on a CPU."""
+    """Time `passes` passes over all the prepared sets; one sample a pass."""
 
     kind: Literal["round"] = "round"
     passes: int
     flush: bool = True  # evict the last-level cache before each pass
+    spoil: bool = False  # overwrite the outputs first: what is checked later was written by a timed call
 
 
 class Keep(Record):

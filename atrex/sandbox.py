@@ -34,6 +34,7 @@ from atrex import landlock, linux
 
 PACKAGE = Path(__file__).resolve().parent
 _WORKER_UIDS = range(0x4000_0000, 0x5000_0000)  # far above what people and distributions use
+_HOME = Path(os.path.expanduser("~"))  # before any change of user
 _OPEN_FILES = 4096
 _SHARED_MEMORY_BYTES = 64 << 20  # the private /dev/shm
 
@@ -203,12 +204,20 @@ def _drop_user(policy: SandboxPolicy) -> str:
     if os.geteuid() != 0:
         linux.retain_capabilities()
         return f"uid {os.geteuid()}, no capability"
+    try:
+        return _become_nobody(policy)
+    except OSError:  # root of a namespace without other users: at least without root's rights
+        linux.retain_capabilities()
+        raise
+
+
+def _become_nobody(policy: SandboxPolicy) -> str:
     owner = os.stat(policy.scratch).st_uid
     uid = owner if owner in _WORKER_UIDS else secrets.choice(_WORKER_UIDS)
-    os.chown(policy.scratch, uid, uid)
     # Reading what a closed home directory hides (the interpreter may live there) is then up to Landlock.
     kept = (linux.CAP_DAC_READ_SEARCH,) if _hidden_paths(policy) else ()
-    linux.clear_capability_bounds()
+    os.chown(policy.scratch, uid, uid)
+    linux.clear_capability_bounds(*kept)
     linux.keep_capabilities_over_setuid()
     os.setgroups([])
     os.setresgid(uid, uid, uid)
@@ -219,7 +228,7 @@ def _drop_user(policy: SandboxPolicy) -> str:
 
 def _hidden_paths(policy: SandboxPolicy) -> list[Path]:
     """Needed paths that another user could not reach for a closed directory above them."""
-    needed = [policy.scratch, *(path for path in readable(policy) if path.exists())]
+    needed = [policy.scratch, *(path for path in readable(policy) if os.path.exists(path))]
     return [path for path in needed if any(not p.stat().st_mode & 0o001 for p in path.resolve().parents)]
 
 
@@ -267,8 +276,11 @@ def _restrict_files(policy: SandboxPolicy) -> str:
     if policy.cuda:
         devices += [entry for entry in os.listdir("/dev") if entry.startswith("nvidia")]
     rules = dict.fromkeys(readable(policy), landlock.READ)
-    rules |= {Path("/dev"): landlock.Access.READ_DIR, Path("/dev/shm"): landlock.WRITE}
+    rules[Path("/dev")] = landlock.Access.READ_DIR
     rules |= {Path("/dev", name): landlock.DEVICE | landlock.READ for name in devices}
+    shared = os.statvfs("/dev/shm")
+    if shared.f_blocks * shared.f_frsize == _SHARED_MEMORY_BYTES:  # the private one, not the host's
+        rules[Path("/dev/shm")] = landlock.WRITE
     rules[policy.scratch] = landlock.WRITE
     return f"ABI {landlock.restrict(rules)}"
 
@@ -300,12 +312,10 @@ def readable(policy: SandboxPolicy) -> tuple[Path, ...]:
         *os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep),
         *(os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH")),
     ]
-    imports = [
-        entry for entry in sys.path if not any(Path(entry, m).exists() for m in ("pyproject.toml", ".git"))
-    ]
+    checkout = ("pyproject.toml", ".git")
+    imports = [p for p in sys.path if not any(os.path.exists(os.path.join(p, mark)) for mark in checkout)]
     paths = [Path(path) for path in (*_SYSTEM, *installation, *libraries, *imports) if path and path != "/"]
-    home = Path.home()
-    paths = [path for path in paths if path.is_absolute() and path != home]
+    paths = [path for path in paths if path.is_absolute() and path != _HOME]
     return tuple(dict.fromkeys((*paths, PACKAGE, PACKAGE.parent / "bench", *policy.read_paths)))
 
 

@@ -12,17 +12,18 @@ import mmap
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from pydantic import TypeAdapter
 from torch import Tensor
 
 from atrex import protocol
+from atrex.channel import Channel, ChannelClosed
 from atrex.inputs import Guarded, bits, build_inputs
 from atrex.perturb import Disturbance, FreshAllocations, keep_freed_memory, poison_free_memory
 from atrex.problem import Problem, load_problem
@@ -42,11 +43,14 @@ _REQUEST: TypeAdapter[Any] = TypeAdapter(
 _REFUSALS = (NotImplementedError, TypeError, ValueError)
 
 
-class Channel(Protocol):
-    """The private socket to the judge (`atrex.channel`)."""
-
-    def receive(self) -> tuple[dict[str, Any], list[int]]: ...
-    def send(self, message: Mapping[str, Any]) -> None: ...
+def idle(channel: Channel) -> None:
+    """An entry that answers everything with an empty reply: what `atrex doctor` starts."""
+    while True:
+        try:
+            channel.receive()
+        except ChannelClosed:
+            return
+        channel.send({})
 
 
 class CandidateError(Exception):
@@ -63,7 +67,7 @@ def main(channel: Channel) -> None:
     while True:
         try:
             message, fds = channel.receive()
-        except EOFError:
+        except ChannelClosed:
             return
         reply = worker.answer(message, fds)
         channel.send(reply.model_dump(mode="json"))
@@ -83,7 +87,7 @@ class Worker:
         self.outputs: list[tuple[str, Any]] = []
         self.prepared: PreparedCase | None = None
 
-    def answer(self, message: Mapping[str, Any], fds: list[int]) -> protocol.Reply:
+    def answer(self, message: Mapping[str, Any], fds: Sequence[int]) -> protocol.Reply:
         """One reply to one request; a fault of the candidate is an answer, not an exception."""
         request = _REQUEST.validate_python(message)
         arena = Arena(fds)
@@ -280,7 +284,7 @@ class Worker:
 class Arena:
     """Shared memory made and sealed by the judge; outputs are written into it one after the other."""
 
-    def __init__(self, fds: list[int]) -> None:
+    def __init__(self, fds: Sequence[int]) -> None:
         self._fds = fds
         self._map = mmap.mmap(fds[0], 0) if fds else None
         self._next = 0

@@ -40,6 +40,8 @@ class Plan:
     instrumented: bool  # AddressSanitizer or compute-sanitizer
     huge: bool  # more than 2^31 elements
     sweep: int  # how many of the off-grid shapes
+    cases: int  # how many of the production cases, beside one in every bucket
+    windows: int  # places in a large output, drawn after the call
 
 
 def make_plan(level: Level, engine: EngineKind) -> Plan:
@@ -56,6 +58,8 @@ def make_plan(level: Level, engine: EngineKind) -> Plan:
         instrumented=full,
         huge=full and engine != "interpreter",
         sweep=1000 if full else 8,
+        cases=1000 if full else 6,
+        windows=4 if full else 2,
     )
 
 
@@ -135,6 +139,12 @@ class GateContext:
             if key not in smallest or self.elements(dims) < self.elements(smallest[key]):
                 smallest[key] = dims
         return list(smallest.values())
+
+    def sample(self, cases: Sequence[Case]) -> list[Case]:
+        """All cases, or as many as the plan looks at, drawn afresh."""
+        if len(cases) <= self.plan.cases:
+            return list(cases)
+        return self._random.sample(list(cases), self.plan.cases)
 
     def fit_rows(self, dims: dict[str, int], rows: int) -> int:
         """Rows reduced so that the engine can be asked for them."""
@@ -238,7 +248,7 @@ class GateContext:
         count = max(1, min(rows, 64, self.plan.judged_elements // width))
         last = rows - count
         starts = [0, last, *(min(last, max(0, row - count // 2)) for row in extra)]
-        starts += [self._random.randrange(last + 1) for _ in range(4)]
+        starts += [self._random.randrange(last + 1) for _ in range(self.plan.windows)]
         for start in sorted(set(starts)):
             part = window_spec(self.problem, tiled, start, count)
             try:

@@ -1,4 +1,6 @@
-"""The report of a run: one record, rendered by pure functions into terminal, markdown, JSON and HTML.
+"""The report of a run: one record, rendered by pure functions into terminal, markdown and HTML.
+
+Its JSON form is the record itself: `report.model_dump_json(indent=2)`, which `load_report` reads back.
 
 Only facts are stored; scores, speed-ups, verdicts and acceptance are derived from them, so that no report
 can contradict its own rows.
@@ -9,12 +11,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, ValidationError, computed_field, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    computed_field,
+    model_serializer,
+    model_validator,
+)
 
 from atrex.errors import UsageError
 from atrex.records import Device, Dsl, Judgement, Provenance, Ratio, Record, Status
 from atrex.score import CaseScore, geometric_mean, score, without
 
+HEADLINE = (
+    "op", "device", "dsl", "accepted", "kernel", "candidates_tried", "candidates_accepted",
+    "speedup_vs_eager", "speedup_vs_compile", "S", "A", "verdicts", "run", "seconds",
+)  # fmt: skip
 DERIVED = ("accepted", "speedup_vs_eager", "speedup_vs_compile", "S", "A", "verdicts")
 
 
@@ -23,7 +36,7 @@ class Step(Record):
 
     step: int
     move: str
-    outcome: str  # promoted, no gain, rejected, …
+    outcome: str  # promoted, no gain, wrong, …
     bucket: str = ""
     predicted: float | None = None  # speed-up over the incumbent, 1.0 = none
     realised: Ratio | None = None  # the same, paired and measured
@@ -65,6 +78,12 @@ class RunReport(Record):
     @classmethod
     def _drop_derived(cls, data: Any) -> Any:
         return without(data, *DERIVED)
+
+    @model_serializer(mode="wrap")
+    def _headline_first(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """`--json` and report.json: the keys that are promised to programs come first."""
+        data: dict[str, Any] = dump(self)
+        return {key: data[key] for key in HEADLINE if key in data} | data
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

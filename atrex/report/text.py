@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import unicodedata
+from typing import Literal
 
-from atrex.records import Case, Judgement, Provenance, Ratio
+from atrex.records import Case, Judgement, Latency, Provenance, Ratio, Status, Verdict, Witness
 from atrex.report import RunReport
 from atrex.score import CaseScore
 
@@ -31,7 +32,7 @@ def micros(value: float | None) -> str:
         return DASH
     if value < 9.995:
         return f"{value:.2f}"
-    return f"{value:.1f}" if value < 99.95 else f"{value:,.0f}"
+    return f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
 
 
 def factor(value: float | None) -> str:
@@ -85,21 +86,68 @@ def lost_share(report: RunReport) -> dict[str, float]:
     return {one.case.id: one.lost / total if total else 0.0 for one in report.cases}
 
 
-def covered(report: RunReport, other: str) -> str:
+def eager_us(one: CaseScore) -> float | None:
+    """Eager PyTorch's time as the paired ratio implies it, in microseconds."""
+    result = one.result
+    if result is None or result.latency is None or result.vs_eager is None:
+        return None
+    return result.latency.median_us * result.vs_eager.median
+
+
+def spread(latency: Latency) -> str:
+    """A time as ``12.3 [12.1,13.0]``: median and the tenth and ninetieth percentile."""
+    return f"{micros(latency.median_us)} [{micros(latency.p10_us)},{micros(latency.p90_us)}]"
+
+
+def metrics(verdict: Verdict) -> str:
+    """What a gate measured, as ``name value`` pairs."""
+    return plain(", ".join(f"{name} {_metric(value)}" for name, value in verdict.metrics.items()))
+
+
+def _metric(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def reason(verdict: Verdict) -> str:
+    """Why a gate did not pass, after the kind of crash where there was one."""
+    return (f"{verdict.fault}: " if verdict.fault else "") + plain(verdict.reason)
+
+
+def place(witness: Witness) -> str:
+    """Where a gate saw a failure: case, transform, seed, output and index."""
+    how = f", {witness.transform}" if witness.transform else ""
+    at = f", {witness.output or 'output'}{list(witness.index)}" if witness.index or witness.output else ""
+    return plain(f"case {witness.case}{how}, seed {witness.seed}{at}")
+
+
+def speedup(report: RunReport, other: Literal["eager", "compile"]) -> str:
+    """The run's speed-up with its interval, and over how many cases it was measured."""
+    value = report.speedup_vs_eager if other == "eager" else report.speedup_vs_compile
+    if value is None:
+        return "not measured"
+    return (
+        f"{factor(value.median)}× [{factor(value.low)}, {factor(value.high)}] over {covered(report, other)}"
+    )
+
+
+def covered(report: RunReport, other: Literal["eager", "compile"]) -> str:
     """On how many cases a speed-up was measured: ``12 of 14 cases``."""
-    n = sum(1 for one in report.cases if one.result and getattr(one.result, f"vs_{other}"))
+    results = [one.result for one in report.cases if one.result]
+    n = sum((r.vs_eager if other == "eager" else r.vs_compile) is not None for r in results)
     return f"{n} of {len(report.cases)} cases"
 
 
 def outcome(judgement: Judgement | None) -> str:
-    """ACCEPTED, REJECTED, INCOMPLETE (a required gate has not spoken), or NO KERNEL."""
+    """ACCEPTED, REJECTED, UNDECIDED (a gate could not judge), INCOMPLETE (one has not spoken), NO KERNEL."""
     if judgement is None:
         return "NO KERNEL"
     if judgement.accepted:
         return "ACCEPTED"
-    missing = set(judgement.required) - {v.gate for v in judgement.verdicts}
-    failed = any(v.status == "FAIL" for v in judgement.verdicts)
-    return "INCOMPLETE" if missing and not failed else "REJECTED"
+    allowed = judgement.may_be_unsupported
+    statuses = {v.status for v in judgement.verdicts if v.status != "UNSUPPORTED" or v.gate not in allowed}
+    if statuses & {Status.FAIL, Status.UNSUPPORTED}:
+        return "REJECTED"
+    return "UNDECIDED" if statuses & {Status.ERROR, Status.INCONCLUSIVE} else "INCOMPLETE"
 
 
 def unspoken(judgement: Judgement) -> list[str]:

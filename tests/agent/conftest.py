@@ -1,4 +1,4 @@
-"""A synthetic lab: a seeded cost surface over (case, configuration) with noise, and rules of what is wrong."""
+"""A synthetic lab: a seeded, noisy cost surface over cases and configurations, and what is wrong in it."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ EAGER = Candidate("rms_norm", "torch", "class Model: ...\n", note="eager")
 
 def case(tokens: int, hidden: int, weight: float = 1.0) -> Case:
     size = {"token_count": tokens, "hidden_size": hidden}
-    return Case(
-        operator="rms_norm", id=f"{tokens}x{hidden}", input=size, phase="prefill", weight=weight
-    )
+    return Case(operator="rms_norm", id=f"{tokens}x{hidden}", input=size, phase="prefill", weight=weight)
 
 
 CASES = tuple(case(t, h) for t in (1, 32, 256, 2048, 4096, 65536) for h in (128, 1024, 2048))
 
 
 def kernel(name: str, tunables: Tunables, default: Config) -> ReferenceKernel:
-    block = f"# {name}\nimport triton\n\n# atrex: dispatch\nDISPATCH = []\n# atrex: end\n\n\nclass Model: ...\n"
+    block = (
+        f"# {name}\nimport triton\n\n# atrex: dispatch\nDISPATCH = []\n# atrex: end\n\n\nclass Model: ...\n"
+    )
     block = block.replace("[]", repr([({}, default)]))
     return ReferenceKernel(name=name, dsl="triton", source=block, tunables=tunables)
 
@@ -77,7 +77,12 @@ class SyntheticLab:
     def judge(self, candidate: Candidate, *, level: Level, cases: Sequence[Case]) -> Judgement:
         self.now += 1 if level == "screen" else 5
         rules = (self.wrong, self.wrong_in_full) if level == "full" else (self.wrong,)
-        bad = [c for c in cases for rule in rules if candidate.dsl != "torch" and rule(config_of(candidate, c), c)]
+        bad = [
+            c
+            for c in cases
+            for rule in rules
+            if candidate.dsl != "torch" and rule(config_of(candidate, c), c)
+        ]
         self.judged.append((candidate.id, level, not bad))
         return judgement(candidate, level, (bad[0].id if self.shows_case else "probe") if bad else None)
 
@@ -94,7 +99,9 @@ class SyntheticLab:
         rng = random.Random(f"{self.seed}/{self.comparisons}")
         return {c.id: self._paired(candidate, incumbent, c, rng) for c in cases}
 
-    def _paired(self, candidate: Candidate, incumbent: Candidate, case: Case, rng: random.Random) -> Comparison:
+    def _paired(
+        self, candidate: Candidate, incumbent: Candidate, case: Case, rng: random.Random
+    ) -> Comparison:
         ours, theirs = self.time_us(candidate, case), self.time_us(incumbent, case)
         error = self.noise / math.sqrt(self.pairs)
         seen = math.log(theirs / ours) + rng.gauss(0, error)

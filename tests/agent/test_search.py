@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from agent.events import Compared, Finished, Judged, Promoted, Proposal, RunStarted, Settled
+from agent.events import (
+    Compared,
+    DropoutEnded,
+    Finished,
+    Judged,
+    Promoted,
+    Proposal,
+    RunStarted,
+    Settled,
+    load_event,
+)
 from agent.journal import Budget
 from agent.state import fold
 from atrex.errors import UsageError
@@ -124,23 +134,34 @@ def test_predicted_and_realised_gain_are_remembered(synthetic: Any) -> None:
     assert all(a.realised.better for a in won)
 
 
-ESCAPE_SEEDS = range(10)
-
-
 def test_dropout_escapes_a_local_optimum_that_holds_the_search_without_it(synthetic: Any) -> None:
-    """Same seeds, same budget. Without dropout no single move leads on from `row`'s best (factor 1.3)."""
+    """Same seeds, same budget. Without dropout no single move leads on from `row`'s best (factor 1.3); with
+    it, 20 of 20 seeds reached the global optimum (1.0) in all buckets when this was written."""
 
     def final(seed: int, enabled: bool) -> float:
         lab = synthetic.SyntheticLab(synthetic.trap, seed=seed)
         world = synthetic.World(lab, (synthetic.TRAPPED,))
         return float(world.factor(world.run(seed=seed, enabled=enabled, budget=Budget(steps=120))))
 
-    without = [final(seed, False) for seed in ESCAPE_SEEDS]
-    with_it = [final(seed, True) for seed in ESCAPE_SEEDS]
-    print("without", [round(f, 3) for f in without], "with", [round(f, 3) for f in with_it])
-    assert min(without) > 1.29, "the trap holds"
-    assert sum(f < 1.15 for f in with_it) >= 0.8 * len(ESCAPE_SEEDS)
-    assert sum(f < 1.01 for f in with_it) >= 0.5 * len(ESCAPE_SEEDS)
+    seeds = range(8)
+    assert min(final(seed, False) for seed in seeds) > 1.29, "the trap holds"
+    escaped = [seed for seed in seeds if final(seed, True) < 1.01]
+    assert len(escaped) >= 7, f"only seeds {escaped} escaped"
+
+
+def test_an_episode_that_found_a_new_best_leaves_notes_and_resets_the_share(synthetic: Any) -> None:
+    world = synthetic.World(synthetic.SyntheticLab(synthetic.trap), (synthetic.TRAPPED,))
+    world.run(budget=Budget(steps=120))
+    shares = {True: set[float](), False: set[float]()}
+    for i, event in enumerate(world.events):
+        if isinstance(event, DropoutEnded):
+            state = fold(world.events[: i + 1])
+            shares[event.found].add(round(state.p, 3))
+            assert state.episode is None
+            assert bool(event.notes) == event.found
+    assert shares[True] == {0.3}
+    assert shares[False] <= {0.45, 0.6}
+    assert shares[False]
 
 
 def test_killed_after_any_event_a_resumed_run_is_the_uninterrupted_one(synthetic: Any) -> None:
@@ -151,14 +172,14 @@ def test_killed_after_any_event_a_resumed_run_is_the_uninterrupted_one(synthetic
         lab = synthetic.SyntheticLab(synthetic.trap, wrong=wrong, shows_case=False)
         return synthetic.World(lab, (synthetic.TRAPPED,))
 
-    options = {"seed": 3, "patience": 2, "horizon": 3, "budget": Budget(steps=25)}
+    options = {"seed": 3, "patience": 1, "horizon": 2, "budget": Budget(steps=15)}
     whole = world()
     whole.run(**options)
     kinds = {event.kind for event in whole.events}
     assert {"dropout_started", "dropout_ended", "promoted"} <= kinds
     for cut in range(1, len(whole.events)):
         again = world()
-        again.events = whole.events[:cut]
+        again.events = [load_event(event.model_dump_json()) for event in whole.events[:cut]]
         resumed = again.run(**options)
         assert again.events == whole.events, f"killed after event {cut}"
         assert resumed == fold(again.events)

@@ -1,0 +1,1 @@
+"""Kernel languages: Triton on a GPU and in a checked CPU interpreter, and C++."""
