@@ -10,9 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from atrex.report.html import render_html
-from atrex.report.markdown import render_markdown
-from atrex.report.terminal import render_terminal
 from pydantic import ValidationError
 from rich.console import Console
 
@@ -21,7 +18,7 @@ from agent.dropout import DropoutPolicy
 from agent.events import AnyEvent, Event, Judged, RunStarted, Settled, load_event
 from agent.instrument import Instrument
 from agent.journal import Budget
-from agent.lab import Knowledge
+from agent.lab import Knowledge, TimingFault
 from agent.learn import record_evidence
 from agent.proposers.baselines import eager
 from agent.proposers.search import SearchProposer
@@ -39,6 +36,9 @@ from atrex.problem import Problem, load_problem, resolve_operator
 from atrex.provenance import provenance
 from atrex.records import Case, Device, Dsl, Judgement, Record, Result
 from atrex.report import RunReport
+from atrex.report.html import render_html
+from atrex.report.markdown import render_markdown
+from atrex.report.terminal import render_terminal
 from atrex.roofline import Calibration, cpu_name, detect, gpu_name, load_calibration
 from atrex.runs import Run, RunMeta, create_run, find_run, now, runs_root
 
@@ -153,7 +153,7 @@ class Job:
             lab = Instrument(engine, self.problem, hardware, calibration, rules, self._save)
             try:
                 search = self._search(lab, ledger)
-                state = search.run()
+                state = self._run(search)
                 report = self._conclude(state, lab, ledger)
             finally:
                 lab.close()
@@ -163,6 +163,12 @@ class Job:
         self.run.save_report("md", render_markdown(report))
         self.run.save_report("html", render_html(report))
         return report
+
+    def _run(self, search: Search) -> SearchState:
+        try:
+            return search.run()
+        except TimingFault as fault:  # the search handles those of its proposals
+            raise RejectedError(f"what the search starts from cannot be timed: {fault}") from None
 
     def _calibration(self) -> Calibration | None:
         """Measured peaks of this machine; measured now if they never were."""

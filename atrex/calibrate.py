@@ -12,21 +12,19 @@ and give the calibration a process of its own.
 
 from __future__ import annotations
 
-import ctypes
-import platform
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
-from importlib import metadata
 from itertools import chain
 
 import torch
 
 from atrex.dsl import cpp
 from atrex.errors import EnvironmentProblem
-from atrex.records import Device, Provenance
+from atrex.provenance import provenance
+from atrex.records import Device
 from atrex.roofline import DTYPES, Calibration, cpu_name, detect, load_calibration, store_calibration
 
 __all__ = ["Calibration", "Samples", "calibrate", "load_calibration", "measure_cpu"]
@@ -56,7 +54,7 @@ def calibrate(device: Device, quick: bool) -> Calibration:
     samples = _measure_gpu(quick) if device == "cuda" else measure_cpu(quick)
     best = {figure: min(times) for figure, times in samples.times.items()}
     calibration = Calibration(
-        provenance=_provenance(hardware, device),
+        provenance=provenance(hardware, device),
         date=datetime.now(UTC).replace(microsecond=0),
         command=f"atrex calibrate --device {device}" + (" --quick" if quick else ""),
         quick=quick,
@@ -88,7 +86,6 @@ def sample(timer: Timer, n: int, budget_s: float = 2.0) -> list[float]:
 
 _CPU_SOURCE = r"""
 #include <cstdint>
-#include <cstdio>
 #if defined(__SSE2__)
 #include <immintrin.h>
 #endif
@@ -130,14 +127,6 @@ extern "C" void stream_read(const Line *source, uint64_t *out, int64_t lines, in
 extern "C" void touch(const uint16_t *source, uint16_t *target) { *target = *source; }
 
 extern "C" void idle() {}
-
-extern "C" void compiler(char *text, int64_t size) {
-#if defined(__clang__)
-    std::snprintf(text, size, "%s", __VERSION__);
-#else
-    std::snprintf(text, size, "g++ %s", __VERSION__);
-#endif
-}
 """
 
 _LINE = 64  # bytes
@@ -179,16 +168,8 @@ def _library() -> cpp.Library:
         "stream_read": [cpp.pointer, cpp.pointer, cpp.i64, cpp.i32],
         "touch": [cpp.pointer, cpp.pointer],
         "idle": [],
-        "compiler": [cpp.pointer, cpp.i64],
     }
     return cpp.compile(_CPU_SOURCE, functions)
-
-
-def _compiler() -> str:
-    """Name and version of the compiler, as it put them into our kernels."""
-    text = ctypes.create_string_buffer(200)
-    _library().compiler(ctypes.addressof(text), len(text))
-    return text.value.decode()
 
 
 def _cold_calls(library: cpp.Library, source: torch.Tensor, target: torch.Tensor) -> Timer:
@@ -233,34 +214,3 @@ def _measure_gpu(quick: bool) -> Samples:
             f"calibrating a GPU needs Triton ({error}): pip install 'atrex[triton]'"
         ) from None
     return calibrate_gpu.measure_gpu(quick)
-
-
-def _provenance(hardware: str, device: Device) -> Provenance:
-    return Provenance(
-        hardware=hardware,
-        device=device,
-        harness=_version("atrex") or "not installed",
-        torch=torch.__version__,
-        triton=_version("triton"),
-        python=platform.python_version(),
-        driver=_driver() if device == "cuda" else None,
-        compiler=_compiler() if device == "cpu" else None,
-        threads=torch.get_num_threads() if device == "cpu" else None,
-    )
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _driver() -> str | None:
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-        return str(pynvml.nvmlSystemGetDriverVersion())
-    except pynvml.NVMLError:
-        return None  # the GPU works without the management library; the record then says nothing of it

@@ -19,9 +19,11 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
-from typing import Any
+from functools import partial
+from itertools import pairwise
+from typing import Any, NoReturn
 
 from atrex import linux, sandbox, warden
 from atrex.channel import Channel, ChannelClosed
@@ -67,12 +69,12 @@ def serve(control: Channel) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         if os.fork() == 0:
-            _never_return(lambda: _launch(request, fds, lifeline))
+            _never_return(partial(_launch, request, fds, lifeline))
         for fd in fds:
             os.close(fd)
 
 
-def _never_return(body: Any) -> None:
+def _never_return(body: Callable[[], None]) -> NoReturn:
     """Run the whole life of a forked child; its end must not unwind into the server's loop."""
     code = 1
     try:
@@ -95,11 +97,10 @@ def _launch(request: Mapping[str, Any], fds: tuple[int, ...], lifeline: int) -> 
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    _close_all_but(0, 1, 2, channel, leash, lifeline)
     policy = sandbox.SandboxPolicy.from_json(request["policy"])
-    layers = sandbox.separate(policy)
+    layers = sandbox.separate(policy, wrapped=request["wrapped"])
     if os.fork() == 0:
-        _never_return(lambda: _guard(request, policy, layers, (channel, leash, lifeline)))
+        _never_return(partial(_guard, request, policy, layers, (channel, leash, lifeline)))
 
 
 def _guard(
@@ -114,8 +115,8 @@ def _guard(
     layers += (*sandbox.furnish(policy, layers), warden.LAYER)
     worker = os.fork()
     if worker == 0:
-        _never_return(lambda: _work(request, policy, layers, channel))
-    os.close(channel)
+        _never_return(partial(_work, request, policy, layers, channel))
+    _close_all_but(0, 1, 2, leash, lifeline)
     warden.watch(worker, policy, Channel.of(leash), lifeline)
 
 
@@ -138,8 +139,9 @@ def _work(
 
 
 def _close_all_but(*kept: int) -> None:
+    """Only after the last fork of ours: the fork handlers of a tool around the server may need its own."""
     bounds = [*sorted(kept), _ANY_DESCRIPTOR]
-    for low, high in zip(bounds, bounds[1:], strict=False):
+    for low, high in pairwise(bounds):
         os.closerange(low + 1, high)
 
 
@@ -155,7 +157,7 @@ class _LossyFile(io.FileIO):
 
 def _lossy(descriptor: int) -> io.TextIOWrapper:
     raw = _LossyFile(descriptor, "w", closefd=False)
-    return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)  # type: ignore[type-var]
+    return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)
 
 
 if __name__ == "__main__":

@@ -73,7 +73,8 @@ class Engine:
     """Starts sandboxed workers on one device; a context manager that leaves nothing behind.
 
     `sanitize` runs every worker under AddressSanitizer, with C++ candidates instrumented.
-    Raises EnvironmentProblem when the device is not there.
+    A worker may hold `memory_bytes` of host memory, by default most of what is free. Raises
+    EnvironmentProblem when the device is not there.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Engine:
         threads: int | None = None,
         sanitize: bool = False,
         timeouts: Timeouts | None = None,
+        memory_bytes: int | None = None,
     ) -> None:
         if device == "cuda" and not torch.cuda.is_available():
             raise EnvironmentProblem("--device cuda: no CUDA device is visible to PyTorch on this machine")
@@ -90,8 +92,11 @@ class Engine:
         self.threads = threads or torch.get_num_threads()
         self.sanitize = sanitize
         self.timeouts = timeouts or Timeouts()
+        self.memory_bytes = memory_bytes or _memory_limit(device)
         self.scratch = Path(tempfile.mkdtemp(prefix="atrex-"))
         self.scratch.chmod(0o711)
+        (self.scratch / "tmp").mkdir(mode=0o777)  # TMPDIR of the fork server and of compute-sanitizer
+        (self.scratch / "tmp").chmod(0o1777)
         self._server: ForkServer | None = None
 
     def __enter__(self) -> Self:
@@ -116,8 +121,9 @@ class Engine:
         scratch = self.scratch / candidate.id[:16]
         scratch.mkdir(exist_ok=True)
         # Precompiled headers of a compiler take a hundred megabytes; all of scratch is bounded besides.
-        limits = Limits(memory_bytes=_memory_limit(self.device), file_bytes=1 << 30)
-        policy = SandboxPolicy(scratch, limits, read_paths=(), cuda=self.device == "cuda")
+        limits = Limits(memory_bytes=self.memory_bytes, file_bytes=1 << 30)
+        cuda = self.device == "cuda"
+        policy = SandboxPolicy(scratch, limits, cuda=cuda, instrumented=cuda and self.sanitize)
         return self._fork_server().spawn(ENTRY, policy, environment=_caches(scratch))
 
     def _fork_server(self) -> ForkServer:
@@ -134,6 +140,10 @@ class Engine:
         tool = shutil.which("compute-sanitizer")
         if tool is None:
             raise EnvironmentProblem("compute-sanitizer is not on the PATH (it comes with the CUDA toolkit)")
+        if os.geteuid() != 0:
+            raise EnvironmentProblem(
+                "compute-sanitizer needs a worker without walls; only root can give it a user"
+            )
         log = self.scratch / "compute-sanitizer-%p"
         return (tool, "--tool", "memcheck", "--target-processes", "all", "--log-file", str(log))
 

@@ -175,6 +175,11 @@ class Ledger:
 
     def close(self) -> None:
         """Give the ledger free for another writer."""
+        if self._lock >= 0:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # also for a child that was just forked
+        self._drop()
+
+    def _drop(self) -> None:
         for descriptor in (self._file, self._lock):
             if descriptor >= 0:
                 os.close(descriptor)
@@ -236,7 +241,7 @@ _open_ledgers: weakref.WeakSet[Ledger] = weakref.WeakSet()
 def _forget_in_child() -> None:
     """A forked child (a worker) must neither write the ledger nor keep it locked after its parent died."""
     for ledger in list(_open_ledgers):
-        ledger.close()
+        ledger._drop()  # unlocking here would unlock the parent's
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

@@ -22,6 +22,7 @@ CAP_DAC_READ_SEARCH = 2
 
 _PR_SET_PDEATHSIG, _PR_SET_KEEPCAPS, _PR_CAPBSET_DROP = 1, 8, 24
 _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 36, 38, 47
+_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
 _PR_CAP_AMBIENT_RAISE, _PR_CAP_AMBIENT_CLEAR_ALL = 2, 4
 _SYS_MOUNT_SETATTR = 442  # the same number on every architecture, as all calls since 5.1
 _AT_FDCWD, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY = -100, 0x8000, 0x1
@@ -110,6 +111,11 @@ def adopt_orphans() -> None:
 def forbid_new_privileges() -> None:
     """No execve of the caller or its descendants can gain privileges again."""
     _prctl("PR_SET_NO_NEW_PRIVS", _PR_SET_NO_NEW_PRIVS, 1)
+
+
+def set_seccomp_filter(program: int) -> None:
+    """Install the classic BPF program whose `struct sock_fprog` lies at this address."""
+    _prctl("PR_SET_SECCOMP", _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, program)
 
 
 def keep_capabilities_over_setuid() -> None:

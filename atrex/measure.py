@@ -6,6 +6,7 @@ judge's own clock saw, and only if outputs of randomly chosen timed calls are ri
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 import time
@@ -71,7 +72,7 @@ class Contestant:
     host_us: float | None = None
     rounds: list[float] = field(default_factory=list)  # one median a round
     samples: list[float] = field(default_factory=list)
-    shares: list[float] = field(default_factory=list)  # of the judge's clock that each round claims
+    seen_us: float = math.inf  # a call on the judge's clock, in the round that was disturbed the least
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,16 +142,14 @@ def _believe(
     floor_us: float,
 ) -> None:
     """Hold what a contestant claims against clock, results and physics. Raises CandidateFault."""
-    if contestant.method == "wall":  # a busy machine delays some answers, a liar's are all late
-        if statistics.median(contestant.shares) < _CLAIM_SHARE:
-            share = statistics.median(contestant.shares)
-            raise CandidateFault(
-                FaultKind.EXITED, f"claims {share:.0%} of the time that passed on the judge's clock"
-            )
-    else:
-        _hold_to_clock(contestant, rules, len(seeds))
+    claimed = statistics.median(contestant.samples)
+    if contestant.method != "wall":
+        contestant.seen_us = _warm_call_us(contestant, rules, len(seeds))
+    if claimed < _CLAIM_SHARE * contestant.seen_us:
+        text = f"claims {claimed:.2f} us a call where the judge's clock saw {contestant.seen_us:.2f} us"
+        raise CandidateFault(FaultKind.EXITED, text)
     _check_kept(contestant.session, problem, spec, seeds)
-    if statistics.median(contestant.samples) < floor_us:
+    if claimed < floor_us:
         raise CandidateFault(FaultKind.EXITED, f"claims less than the physical floor of {floor_us:.2f} us")
 
 
@@ -199,28 +198,22 @@ def _round(contestant: Contestant, passes: int, sets: int) -> None:
             raise CandidateFault(
                 FaultKind.EXITED, f"claims {claimed:.0f} us of the {seen_us:.0f} us that passed"
             )
-        contestant.shares.append(claimed / max(1.0, seen_us - _CLOCK_SLACK_US))
+        seen = max(0.0, seen_us - _CLOCK_SLACK_US) / (passes * sets)
+        contestant.seen_us = min(contestant.seen_us, seen)
     contestant.samples += samples
     contestant.rounds.append(statistics.median(samples))
 
 
-def _hold_to_clock(contestant: Contestant, rules: Protocol, sets: int) -> None:
-    """Compare claimed device time with the judge's clock, as a slope that cancels the request's own cost.
+def _warm_call_us(contestant: Contestant, rules: Protocol, sets: int) -> float:
+    """A call on the judge's clock: the slope between two batches, in which a request's own cost cancels.
 
     The passes are not flushed: warm calls bound cold ones from below, so no honest claim is refused.
     """
-    median = statistics.median(contestant.samples)
-    few = max(1, round(rules.round_us / max(1.0, median * sets)))
-    many = few + max(1, round(4 * _CLOCK_SLACK_US / max(1.0, median * sets)))
-    walls = list[float]()
-    for passes in (few, many):
-        best = min(_timed_pass(contestant.session, passes) for _ in range(3))
-        walls.append(best)
-    seen = (walls[1] - walls[0]) / ((many - few) * sets)
-    if median < _CLAIM_SHARE * seen:
-        raise CandidateFault(
-            FaultKind.EXITED, f"claims {median:.2f} us a call where the judge's clock saw {seen:.2f} us"
-        )
+    per_pass = max(1.0, statistics.median(contestant.samples) * sets)
+    few = max(1, round(rules.round_us / per_pass))
+    many = few + max(1, round(4 * _CLOCK_SLACK_US / per_pass))
+    walls = [min(_timed_pass(contestant.session, passes) for _ in range(3)) for passes in (few, many)]
+    return (walls[1] - walls[0]) / ((many - few) * sets)
 
 
 def _timed_pass(session: Session, passes: int) -> float:

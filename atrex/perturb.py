@@ -23,6 +23,7 @@ Shape = tuple[tuple[int, ...], torch.dtype]
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # <malloc.h>
 _ALLOCATIONS = ("aten::empty", "aten::new_empty", "aten::empty_like", "aten::empty_strided")
+_SMALL = (64, 1024, 16384, 262144)  # elements of the scratch that a kernel may ask for
 _LARGE = 256 << 20  # poison no more than this many bytes a block size
 
 
@@ -44,8 +45,7 @@ def poison_free_memory(shapes: Iterable[Shape], fill: Fill, device: torch.device
         size = max(1, torch.Size(shape).numel())
         copies = max(1, min(4, _LARGE // (size * dtype.itemsize)))
         blocks = [torch.empty(size, dtype=dtype, device=device) for _ in range(copies)]
-        for small in (64, 1024, 16384, 262144):
-            blocks.append(torch.empty(small, dtype=dtype, device=device))
+        blocks += [torch.empty(small, dtype=dtype, device=device) for small in _SMALL]
         for block in blocks:
             block.fill_(fill_value(dtype, fill))
         del blocks
@@ -55,7 +55,7 @@ class FreshAllocations(TorchDispatchMode):
     """Poison every uninitialised allocation, and optionally give it guard bands."""
 
     def __init__(self, fill: Fill, *, guard: bool) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.fill: Fill = fill
         self.guard = guard
         self.guards: list[Guarded] = []

@@ -159,9 +159,7 @@ class ForkServer:
     ) -> None:
         self._preload = tuple(preload)
         self._environment = scrubbed_environment(None, environment)
-        if (PACKAGE.parent / "pyproject.toml").exists():  # a checkout, which need not be installed
-            paths = (self._environment.get("PYTHONPATH"), str(PACKAGE.parent))
-            self._environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        self._environment["PYTHONPATH"] = _import_path(environment.get("PYTHONPATH", ""))
         self._wrapper = tuple(wrapper)
         self._startup_timeout = startup_timeout
         self._lock = threading.Lock()
@@ -190,7 +188,12 @@ class ForkServer:
 
         A server that has died is started again, once. Raises EnvironmentProblem.
         """
-        request = {"entry": entry, "policy": policy.to_json(), "environment": dict(environment or {})}
+        request = {
+            "entry": entry,
+            "policy": policy.to_json(),
+            "environment": dict(environment or {}),
+            "wrapped": bool(self._wrapper),
+        }
         with self._lock:
             try:
                 return self._spawn(request)
@@ -277,6 +280,14 @@ class ForkServer:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
         os.close(self._log)
+
+
+def _import_path(first: str) -> str:
+    """PYTHONPATH of a server: what it is given, what the judge has, and a checkout that is not installed."""
+    paths = [*first.split(os.pathsep), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    if (PACKAGE.parent / "pyproject.toml").exists():
+        paths.append(str(PACKAGE.parent))
+    return os.pathsep.join(dict.fromkeys(filter(None, paths)))
 
 
 def _ended(descriptor: int, timeout: float) -> bool:

@@ -27,10 +27,13 @@ import sysconfig
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from atrex import landlock, linux
+from atrex import landlock, linux, seccomp
+from atrex.environment import scratch_variables
+from atrex.environment import scrubbed_environment as scrubbed_environment
 
 PACKAGE = Path(__file__).resolve().parent
 _WORKER_UIDS = range(0x4000_0000, 0x5000_0000)  # far above what people and distributions use
@@ -57,12 +60,17 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class SandboxPolicy:
-    """What one worker gets: `scratch` is its only writable directory; `read_paths` are readable too."""
+    """What one worker gets: `scratch` is its only writable directory; `read_paths` are readable too.
+
+    `instrumented` is for compute-sanitizer, which follows process ids and talks to its tool over the
+    host's network and files: neither namespaces nor Landlock then, only another user and its limits.
+    """
 
     scratch: Path
     limits: Limits
     read_paths: tuple[Path, ...] = field(default=())
     cuda: bool = False
+    instrumented: bool = False
 
     def __post_init__(self) -> None:
         relative = [str(path) for path in (self.scratch, *self.read_paths) if not path.is_absolute()]
@@ -72,13 +80,15 @@ class SandboxPolicy:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON for the fork server."""
         paths = {"scratch": str(self.scratch), "read_paths": [str(path) for path in self.read_paths]}
-        return {**paths, "limits": asdict(self.limits), "cuda": self.cuda}
+        flags = {"cuda": self.cuda, "instrumented": self.instrumented}
+        return {**paths, "limits": asdict(self.limits), **flags}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SandboxPolicy:
         """Inverse of `to_json`."""
         reads = tuple(Path(path) for path in data["read_paths"])
-        return cls(Path(data["scratch"]), Limits(**data["limits"]), reads, data["cuda"])
+        limits = Limits(**data["limits"])
+        return cls(Path(data["scratch"]), limits, reads, data["cuda"], data["instrumented"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +113,14 @@ def _take(name: str, step: Step, policy: SandboxPolicy) -> Layer:
 # Step 1, in the launcher: leave the judge's namespaces.
 
 
-def separate(policy: SandboxPolicy) -> tuple[Layer, ...]:
-    """Unshare PID (for the next child), network, mount and IPC namespaces, each on its own."""
+def separate(policy: SandboxPolicy, *, wrapped: bool = False) -> tuple[Layer, ...]:
+    """Unshare PID (for the next child), network, mount and IPC namespaces, each on its own.
+
+    `wrapped`: a tool runs the server. compute-sanitizer knows processes by their ids, and CUDA under it
+    does not start in another PID namespace, so there the worker stays in the judge's.
+    """
+    if policy.instrumented:
+        return (Layer("namespaces", False, "shared with compute-sanitizer"),)
     if os.geteuid() != 0:
         with contextlib.suppress(OSError):  # without it the four below report why they fail
             _own_user_namespace()
@@ -114,10 +130,16 @@ def separate(policy: SandboxPolicy) -> tuple[Layer, ...]:
         "mount namespace": linux.CLONE_NEWNS,
         "ipc namespace": linux.CLONE_NEWIPC,
     }
-    return tuple(_take(name, lambda _, f=flag: _unshare(f), policy) for name, flag in spaces.items())
+    if wrapped and policy.cuda:
+        del spaces["pid namespace"]
+    layers = [_take(name, partial(_unshare, flag), policy) for name, flag in spaces.items()]
+    if "pid namespace" not in spaces:
+        layers.append(Layer("pid namespace", False, "the tool around the fork server follows process ids"))
+    return tuple(layers)
 
 
-def _unshare(flag: int) -> str:
+def _unshare(flag: int, policy: SandboxPolicy) -> str:
+    del policy
     linux.unshare(flag)
     if flag == linux.CLONE_NEWNS:
         linux.mount("none", Path("/"), None, linux.MS_REC | linux.MS_PRIVATE)
@@ -156,7 +178,8 @@ def furnish(policy: SandboxPolicy, separated: tuple[Layer, ...]) -> tuple[Layer,
 def _read_only_mounts(policy: SandboxPolicy) -> str:
     linux.mount(str(policy.scratch), policy.scratch, None, linux.MS_BIND)
     linux.set_read_only(Path("/"), True, recursive=True)
-    linux.set_read_only(policy.scratch, False)
+    for path in (policy.scratch, Path("/proc")):  # each process guards its own files in /proc
+        linux.set_read_only(path, False)
     options = f"size={_SHARED_MEMORY_BYTES},mode=1777"
     linux.mount("tmpfs", Path("/dev/shm"), "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
     return f"all but {policy.scratch}"
@@ -178,12 +201,17 @@ def enter(policy: SandboxPolicy) -> tuple[Layer, ...]:
     """
     steps: dict[str, Step] = {
         "session": _own_session,
+        "no new privileges": _forbid_new_privileges,
+        "system calls": _refuse_system_calls,
         "unprivileged user": _drop_user,
         "limits": _set_limits,
-        "no new privileges": _forbid_new_privileges,
         "landlock files": _restrict_files,
     }
+    if policy.instrumented:
+        del steps["system calls"], steps["landlock files"]
     layers = [_take(name, step, policy) for name, step in steps.items()]
+    if policy.instrumented:
+        return (*layers, _take("environment", _settle, policy))
     fenced = layers[-1].active
     version = landlock.abi() if fenced else 0
     for name, since in (("landlock tcp", landlock.NETWORK_ABI), ("landlock scope", landlock.SCOPE_ABI)):
@@ -214,8 +242,9 @@ def _drop_user(policy: SandboxPolicy) -> str:
 def _become_nobody(policy: SandboxPolicy) -> str:
     owner = os.stat(policy.scratch).st_uid
     uid = owner if owner in _WORKER_UIDS else secrets.choice(_WORKER_UIDS)
-    # Reading what a closed home directory hides (the interpreter may live there) is then up to Landlock.
-    kept = (linux.CAP_DAC_READ_SEARCH,) if _hidden_paths(policy) else ()
+    # Reading what a closed home directory hides (the interpreter may live there) is then up to Landlock,
+    # and to the filter that forbids reading by handle.
+    kept = (linux.CAP_DAC_READ_SEARCH,) if seccomp.active() and _hidden_paths(policy) else ()
     os.chown(policy.scratch, uid, uid)
     linux.clear_capability_bounds(*kept)
     linux.keep_capabilities_over_setuid()
@@ -271,6 +300,11 @@ def _forbid_new_privileges(policy: SandboxPolicy) -> str:
     return "execve gains nothing"
 
 
+def _refuse_system_calls(policy: SandboxPolicy) -> str:
+    del policy
+    return f"{len(seccomp.restrict())} refused"
+
+
 def _restrict_files(policy: SandboxPolicy) -> str:
     devices = ["null", "zero", "full", "random", "urandom"]
     if policy.cuda:
@@ -281,24 +315,42 @@ def _restrict_files(policy: SandboxPolicy) -> str:
     shared = os.statvfs("/dev/shm")
     if shared.f_blocks * shared.f_frsize == _SHARED_MEMORY_BYTES:  # the private one, not the host's
         rules[Path("/dev/shm")] = landlock.WRITE
+    if policy.cuda:  # the driver names its threads there, and gives up if it cannot (error 304)
+        names = landlock.Access.WRITE_FILE | landlock.Access.TRUNCATE
+        rules[Path("/proc/self/task")] = landlock.READ | names
     rules[policy.scratch] = landlock.WRITE
     return f"ABI {landlock.restrict(rules)}"
 
 
 def _settle(policy: SandboxPolicy) -> str:
     os.chdir(policy.scratch)
-    os.environ.update(_scratch_variables(policy.scratch))
+    os.environ.update(scratch_variables(policy.scratch))
     Path(os.environ["TMPDIR"]).mkdir(exist_ok=True)
     return "allow-listed; caches and temporary files in scratch"
 
 
 # Not all of /etc: a worker that may search closed directories must not find the password hashes.
-_SYSTEM = (
-    "/usr /lib /lib32 /lib64 /libx32 /bin /sbin /opt /proc /sys "
-    "/etc/ld.so.cache /etc/ld.so.conf /etc/ld.so.conf.d /etc/alternatives /etc/passwd /etc/group "
-    "/etc/nsswitch.conf /etc/hosts /etc/host.conf /etc/localtime /etc/os-release /etc/debian_version "
-    "/etc/python3 /etc/python3.11 /etc/python3.12 /etc/OpenCL /etc/vulkan /etc/nvidia"
-).split()
+_SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/libx32", "/bin", "/sbin", "/opt", "/proc", "/sys")
+_CONFIGURATION = (
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "alternatives",
+    "passwd",
+    "group",
+    "nsswitch.conf",
+    "hosts",
+    "host.conf",
+    "localtime",
+    "os",
+    "debian_version",
+    "python3",
+    "python3.11",
+    "python3.12",
+    "OpenCL",
+    "vulkan",
+    "nvidia",
+)  # below /etc
 
 
 def readable(policy: SandboxPolicy) -> tuple[Path, ...]:
@@ -314,48 +366,17 @@ def readable(policy: SandboxPolicy) -> tuple[Path, ...]:
     ]
     checkout = ("pyproject.toml", ".git")
     imports = [p for p in sys.path if not any(os.path.exists(os.path.join(p, mark)) for mark in checkout)]
-    paths = [Path(path) for path in (*_SYSTEM, *installation, *libraries, *imports) if path and path != "/"]
-    paths = [path for path in paths if path.is_absolute() and path != _HOME]
+    system = [*_SYSTEM, *(f"/etc/{name}" for name in _CONFIGURATION)]
+    paths = [Path(path) for path in (*system, *installation, *libraries, *imports) if path]
+    paths = [path for path in paths if path.is_absolute() and path not in (_HOME, Path("/"))]
     return tuple(dict.fromkeys((*paths, PACKAGE, PACKAGE.parent / "bench", *policy.read_paths)))
 
 
-# The environment.
-
-_ALLOWED = re.compile(
-    r"PATH|LANG|LANGUAGE|LC_\w+|TZ|TERM|LD_LIBRARY_PATH|LIBRARY_PATH|CPATH|C_INCLUDE_PATH|CPLUS_INCLUDE_PATH|"
-    r"CC|CXX|CUDAHOSTCXX|CUDA_\w+|NVIDIA_\w+|NVCC_\w+|VIRTUAL_ENV|PYTHONPATH|PYTHONHASHSEED|"
-    r"OMP_\w+|MKL_\w+|OPENBLAS_\w+|KMP_\w+|GOMP_\w+|TORCH_CUDA_ARCH_LIST|TRITON_\w+|PYTORCH_\w+"
-)
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
-
-
-def scrubbed_environment(scratch: Path | None, extra: Mapping[str, str]) -> dict[str, str]:
-    """The allowed part of this process's environment, caches and temporary files in `scratch`, and `extra`.
-
-    Raises ValueError when `extra` names what looks like a secret.
-    """
-    leaked = [name for name in extra if _SECRET.search(name)]
-    if leaked:
-        raise ValueError(f"not for a worker's environment: {', '.join(leaked)}")
-    kept = {n: v for n, v in os.environ.items() if _ALLOWED.fullmatch(n) and not _SECRET.search(n)}
-    fixed = {"USER": "atrex", "LOGNAME": "atrex", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
-    return {**kept, **fixed, **(_scratch_variables(scratch) if scratch else {}), **extra}
-
-
-def _scratch_variables(scratch: Path) -> dict[str, str]:
-    below = {
-        "TMPDIR": "tmp",
-        "XDG_CACHE_HOME": "cache",
-        "TRITON_CACHE_DIR": "triton",
-        "TORCHINDUCTOR_CACHE_DIR": "inductor",
-        "TORCH_EXTENSIONS_DIR": "extensions",
-        "CUDA_CACHE_PATH": "cuda",
-    }
-    return {"HOME": str(scratch), **{name: str(scratch / folder) for name, folder in below.items()}}
-
-
 def probe(*, cuda: bool = False) -> tuple[Layer, ...]:
-    """The layers that a worker would have here, as a real worker reports them."""
+    """The layers that a worker would have here, as a real worker reports them.
+
+    Raises EnvironmentProblem where no worker can start at all.
+    """
     from atrex.process import ForkServer  # the one upward import: what doctor shows must not be a copy
 
     with tempfile.TemporaryDirectory(prefix="atrex-probe-") as scratch:

@@ -20,7 +20,7 @@ class OperationTrace(TorchDispatchMode):
     """Names every ATen operation that the call dispatches."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.count: Counter[str] = Counter()
 
     def __torch_dispatch__(

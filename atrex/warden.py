@@ -59,9 +59,9 @@ def _await_death(worker: int, policy: SandboxPolicy, leash: Channel, lifeline: i
         if status is not None:
             return _describe(status, starved=_out_of_memory_kills() > kernel_kills)
         tick += 1
-        excess = _memory_excess(policy) or (
-            tick % _TICKS_PER_SCRATCH_CHECK == 0 and _scratch_excess(policy) or None
-        )
+        excess = _memory_excess(policy)
+        if excess is None and tick % _TICKS_PER_SCRATCH_CHECK == 0:
+            excess = _scratch_excess(policy)
         if excess is not None:
             return excess
 

@@ -6,6 +6,7 @@ itself is a claim; the judge checks results against its own, and times against i
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
 import mmap
@@ -40,6 +41,8 @@ _REQUEST: TypeAdapter[Any] = TypeAdapter(
     | protocol.Round
     | protocol.Keep
 )
+# What the sandbox's walls answer: permissions, read-only mounts, a network without interfaces.
+_WALLS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENETUNREACH, errno.EAFNOSUPPORT}
 _REFUSALS = (NotImplementedError, TypeError, ValueError)
 
 
@@ -356,7 +359,7 @@ def classify(error: BaseException) -> protocol.Fault:
         kind = FaultKind.OUT_OF_MEMORY
     elif "illegal memory access" in text or "misaligned address" in text:
         kind = FaultKind.ILLEGAL_ACCESS
-    elif isinstance(error, PermissionError):
+    elif isinstance(error, OSError) and error.errno in _WALLS:
         kind = FaultKind.FORBIDDEN
     elif isinstance(error, SystemExit):
         kind = FaultKind.EXITED

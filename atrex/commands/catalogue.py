@@ -9,7 +9,7 @@ from rich.table import Table
 
 from atrex.commands.common import print_json
 from atrex.problem import Problem, load_problem, operators, resolve_operator
-from atrex.records import Bound, Case
+from atrex.records import Bound, Case, Device
 from atrex.roofline import Calibration, Hardware, bound, detect, load_calibration, load_hardware
 from traces.workload import load_workload
 
@@ -18,26 +18,24 @@ def list_operators(workload: str, *, as_json: bool) -> None:
     """Operators that can be judged here, with their share of the workload."""
     loaded = load_workload(workload)
     rows: list[dict[str, Any]] = []
+    table = Table("operator", "cases", "weight", "phase", "computes", title=f"workload {loaded.name}")
     for name in operators():
         entry = loaded.operators.get(name)
-        row = {"op": name, "cases": 0, "weight": 0.0, "phase": "", "summary": load_problem(name).spec.summary}
-        if entry is not None:
-            row |= {"cases": len(entry.cases), "weight": entry.weight, "phase": "/".join(entry.phases)}
-        rows.append(row)
+        count, weight = (len(entry.cases), entry.weight) if entry else (0, 0.0)
+        phase = "/".join(entry.phases) if entry else ""
+        summary = load_problem(name).spec.summary
+        rows.append({"op": name, "cases": count, "weight": weight, "phase": phase, "summary": summary})
+        table.add_row(name, str(count), f"{weight:.6f}", phase, summary)
     if as_json:
         print_json(rows)
-        return
-    table = Table("operator", "cases", "weight", "phase", "computes", title=f"workload {loaded.name}")
-    for row in rows:
-        table.add_row(row["op"], str(row["cases"]), f"{row['weight']:.6f}", row["phase"], row["summary"])
-    Console().print(table)
+    else:
+        Console().print(table)
 
 
-def bounds_of(problem: Problem, cases: tuple[Case, ...], hardware: Hardware, device: str) -> list[Bound]:
+def bounds_of(
+    problem: Problem, cases: tuple[Case, ...], hardware: Hardware, calibration: Calibration | None
+) -> list[Bound]:
     """The roofline of each case."""
-    calibration: Calibration | None = None
-    if device in ("cuda", "cpu"):
-        calibration = load_calibration(hardware, device)  # type: ignore[arg-type]
     return [
         bound(problem.module.cost(case.init, problem.dims(case)), hardware, calibration) for case in cases
     ]
@@ -48,7 +46,7 @@ def show_operator(name: str, workload: str, gpu: str | None, *, as_json: bool) -
     problem = load_problem(name)
     cases = load_workload(workload, operators=[problem.operator]).cases(problem.operator)
     hardware = load_hardware(gpu or "H200")
-    bounds = bounds_of(problem, cases, hardware, "cuda")
+    bounds = bounds_of(problem, cases, hardware, load_calibration(hardware, "cuda"))
     if as_json:
         rows = [
             case.model_dump(mode="json") | each.model_dump(mode="json")
@@ -65,14 +63,12 @@ def show_operator(name: str, workload: str, gpu: str | None, *, as_json: bool) -
         f"accumulator {contract.accumulator}, deterministic {contract.deterministic}, "
         f"must accept {', '.join(contract.layouts.must)}; may refuse {', '.join(contract.layouts.may_refuse)}"
     )
-    table = Table(
-        "case", "init", "input", "phase", "weight", "sol µs", "limiter", title=f"bounds on {hardware.name}"
-    )
+    names = (*problem.spec.init, *cases[0].input)
+    table = Table("case", *names, "phase", "weight", "sol µs", "limiter", title=f"bounds on {hardware.name}")
     for case, each in zip(cases, bounds, strict=True):
-        init, dims = _pairs(case.init), _pairs(case.input)
-        table.add_row(
-            case.id, init, dims, case.phase, f"{case.weight:.6f}", f"{each.sol_us:.3f}", each.limiter
-        )
+        values = {**problem.init(case.init), **case.input}
+        cells = [str(values.get(name, "")) for name in names]
+        table.add_row(case.id, *cells, case.phase, f"{case.weight:.6f}", f"{each.sol_us:.3f}", each.limiter)
     console.print(table)
 
 
@@ -80,14 +76,15 @@ def roofline(name: str | None, workload: str, gpu: str | None, *, as_json: bool)
     """Bounds of every case; without `gpu` those of this machine, with its measured peaks."""
     import torch
 
-    device = "none" if gpu else ("cuda" if torch.cuda.is_available() else "cpu")
-    hardware = load_hardware(gpu) if gpu else detect("cuda" if device == "cuda" else "cpu")
+    device: Device = "cuda" if gpu or torch.cuda.is_available() else "cpu"
+    hardware = load_hardware(gpu) if gpu else detect(device)
+    calibration = load_calibration(hardware, device)
     loaded = load_workload(workload)
     wanted = [resolve_operator(name)] if name else [op for op in operators() if op in loaded.operators]
     rows: list[dict[str, Any]] = []
     for operator in wanted:
         problem, cases = load_problem(operator), loaded.cases(operator)
-        for case, each in zip(cases, bounds_of(problem, cases, hardware, device), strict=True):
+        for case, each in zip(cases, bounds_of(problem, cases, hardware, calibration), strict=True):
             rows.append({"op": operator, "case": case.id, **each.model_dump(mode="json")})
     if as_json:
         print_json(rows)
@@ -97,7 +94,3 @@ def roofline(name: str | None, workload: str, gpu: str | None, *, as_json: bool)
         attainable = "-" if row["attainable_us"] is None else f"{row['attainable_us']:.3f}"
         table.add_row(row["case"], f"{row['sol_us']:.3f}", attainable, row["limiter"])
     Console().print(table)
-
-
-def _pairs(values: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in values.items())

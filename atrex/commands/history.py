@@ -13,7 +13,7 @@ from atrex.report import load_report
 from atrex.report.html import render_html
 from atrex.report.markdown import render_markdown
 from atrex.report.terminal import render_terminal
-from atrex.runs import BrokenRun, find_run, list_runs, runs_root
+from atrex.runs import BrokenRun, Run, find_run, list_runs, runs_root, write_atomic
 
 Format = Literal["terminal", "markdown", "json", "html"]
 
@@ -31,12 +31,9 @@ def runs(root: Path | None, *, as_json: bool) -> None:
     Console().print(table)
 
 
-def _row(run: object) -> dict[str, str]:
+def _row(run: Run | BrokenRun) -> dict[str, str]:
     if isinstance(run, BrokenRun):
         return {"run": run.name, "op": "", "device": "", "dsl": "", "state": f"broken: {run.reason}"}
-    from atrex.runs import Run
-
-    assert isinstance(run, Run)
     state = "reported" if run.report().exists() else "unfinished"
     meta = run.meta
     return {
@@ -54,14 +51,13 @@ def report(wanted: str, root: Path | None, format: Format, output: Path | None) 
     if format == "terminal" and output is None:
         Console().print(render_terminal(loaded))
         return
-    if format == "json" and output is None:
-        print_json(loaded)
-        return
-    texts = {"markdown": render_markdown, "html": render_html, "json": lambda r: r.model_dump_json(indent=2)}
-    text = texts.get(format, render_markdown)(loaded)
+    if format == "html":
+        text = render_html(loaded)
+    elif format == "json":
+        text = loaded.model_dump_json(indent=2)
+    else:
+        text = render_markdown(loaded)
     if output is None:
         print(text)
     else:
-        from atrex.runs import write_atomic
-
         write_atomic(output, text)

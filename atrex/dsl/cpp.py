@@ -200,6 +200,11 @@ def _compiler() -> tuple[str, ...]:
     )
 
 
+def compiler_version() -> str:
+    """The first line of the compiler's `--version`. Raises EnvironmentProblem."""
+    return _ask((*_compiler(), "--version")).splitlines()[0]
+
+
 @functools.cache
 def _target(compiler: tuple[str, ...]) -> str:
     """The compiler's predefined macros: its version, and every CPU feature that `native` turns on."""

@@ -11,8 +11,8 @@ whose operations compute in fp32 and round to nearest even. As on an NVIDIA GPU,
 (PTX `cvt.rn.satfinite`), and a sum of 16-bit floats rounds at every addition.
 
 Left as Triton has them: the AMD and e4m3b15 forms of fp8, fp32 dots in full precision whatever
-`input_precision` says, and `tl.fma`, which rounds twice before 3.9. An autotuned kernel runs its first
-configuration, since the time an interpreter takes says nothing.
+`input_precision` says, `tl.fma`, which rounds twice before 3.9, and `tl.clamp`, which keeps a NaN before 3.8.
+An autotuned kernel runs its first configuration, since the time an interpreter takes says nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Kind = Literal["load", "store", "atomic"]
 Array = NDArray[Any]
 
 # What install() replaces in triton.runtime, by module, with the parameters its replacement relies on.
-_HOOKS = {
+_HOOKS: dict[str, dict[str, tuple[str, ...]]] = {
     "interpreter": {
         "_get_np_dtype": ("tt_dtype",),
         "_convert_float": ("input", "input_dtype", "output_dtype", "rounding_mode"),
@@ -103,7 +103,7 @@ _launch = _Launch()
 
 @contextmanager
 def launches() -> Iterator[list[str]]:
-    """Record the name of every kernel that the interpreter launches, in order. Records none before install."""
+    """Record the name of every kernel that the interpreter launches, in order; none before `install`."""
     names: list[str] = []
     _launch.names.append(names)
     try:
@@ -135,9 +135,7 @@ def install() -> None:
     lacks a hook that the repair needs.
     """
     if os.environ.get("TRITON_INTERPRET") != "1":
-        raise EnvironmentProblem(
-            "Triton's interpreter is off: set TRITON_INTERPRET=1 before importing triton"
-        )
+        raise EnvironmentProblem("Triton interprets nothing: set TRITON_INTERPRET=1 before importing triton")
     try:
         import ml_dtypes  # noqa: F401
         import triton
@@ -155,6 +153,9 @@ def _install(version: str) -> None:
     _require(version, {"interpreter": interpreter, "autotuner": autotuner})
     _repair_dtypes(interpreter)
     _repair_reductions(interpreter)
+    builder = interpreter.InterpreterBuilder  # before 3.8 a NaN won over a number
+    builder.create_minnumf = lambda self, lhs, rhs: self.binary_op(lhs, rhs, np.fmin)
+    builder.create_maxnumf = lambda self, lhs, rhs: self.binary_op(lhs, rhs, np.fmax)
     _watch_launches(interpreter)
     interpreter._interpreter = _Memory(interpreter._interpreter, interpreter.interpreter_builder)
     autotuner.Autotuner._bench = lambda *_, **__: [0.0]
@@ -195,7 +196,7 @@ def _try_out(version: str, interpreter: Any) -> None:
     total, product = builder.create_fadd(one, one), builder.create_dot(square, square, zero, None, 0)
     if (float(total.data[0]), float(product.data[0, 0])) != (2.0, 1.0):
         raise EnvironmentProblem(
-            f"bf16 stays wrong in the interpreter of triton {version}: install triton<3.10"
+            f"bf16 stays wrong in the interpreter of triton {version}: install triton>=3.6,<3.10"
         )
 
 
@@ -204,15 +205,16 @@ def _repair_dtypes(interpreter: Any) -> None:
     import ml_dtypes
     import triton.language as tl
 
-    types: dict[Any, np.dtype[Any]] = {
-        tl.bfloat16: np.dtype(ml_dtypes.bfloat16),
-        tl.float8e4nv: np.dtype(ml_dtypes.float8_e4m3fn),
-        tl.float8e5: np.dtype(ml_dtypes.float8_e5m2),
+    types: dict[str, np.dtype[Any]] = {  # by name, since a pointer type has no hash
+        tl.bfloat16.name: np.dtype(ml_dtypes.bfloat16),
+        tl.float8e4nv.name: np.dtype(ml_dtypes.float8_e4m3fn),
+        tl.float8e5.name: np.dtype(ml_dtypes.float8_e5m2),
     }
     native_dtype, native_convert = interpreter._get_np_dtype, interpreter._convert_float
 
     def get_np_dtype(tt_dtype: Any) -> np.dtype[Any]:
-        return types[tt_dtype.scalar] if tt_dtype.scalar in types else native_dtype(tt_dtype)
+        name = tt_dtype.scalar.name
+        return types[name] if name in types else native_dtype(tt_dtype)
 
     def convert_float(input: Array, input_dtype: Any, output_dtype: Any, rounding_mode: Any) -> Array:
         source, target = get_np_dtype(input_dtype), get_np_dtype(output_dtype)
@@ -224,12 +226,12 @@ def _repair_dtypes(interpreter: Any) -> None:
     interpreter._get_np_dtype, interpreter._convert_float = get_np_dtype, convert_float
     if not hasattr(interpreter.InterpreterBuilder, "get_bf16"):  # before 3.9: no bf16 constants
         interpreter.InterpreterBuilder.get_bf16 = lambda _, value: interpreter.TensorHandle(
-            np.array([value], np.float32).astype(types[tl.bfloat16]), tl.bfloat16
+            np.array([value], np.float32).astype(types[tl.bfloat16.name]), tl.bfloat16
         )
     if hasattr(interpreter, "_mxfp_value_handle_to_float32"):  # since 3.8: decodes dot_scaled's operands
         native_decode = interpreter._mxfp_value_handle_to_float32
         interpreter._mxfp_value_handle_to_float32 = lambda handle: (
-            handle.data.astype(np.float32) if handle.dtype in types else native_decode(handle)
+            handle.data.astype(np.float32) if handle.dtype.name in types else native_decode(handle)
         )
 
 
@@ -242,13 +244,14 @@ def _convert(values: Array, target: np.dtype[Any], *, towards_zero: bool) -> Arr
         most = float(ml_dtypes.finfo(target).max)
         wide = np.clip(wide, -most, most)
     with np.errstate(over="ignore", invalid="ignore"):
-        rounded = wide.astype(target)
+        rounded: Array = wide.astype(target)
         if not towards_zero:
             return rounded
         # Sign and magnitude: the next value towards zero has the next lower bits.
         away = np.abs(rounded.astype(wide.dtype)) > np.abs(wide)
     bits = f"u{target.itemsize}"
-    return (rounded.view(bits) - away.astype(bits)).view(target)
+    truncated: Array = rounded.view(bits) - away.astype(bits)
+    return truncated.view(target)
 
 
 def _repair_reductions(interpreter: Any) -> None:
@@ -256,15 +259,17 @@ def _repair_reductions(interpreter: Any) -> None:
     native_sum = interpreter.ReduceOps.sum
 
     def tree_sum(self: Any, input: Any) -> Any:
-        data = input.handle.data
+        data, axis = input.handle.data, self.axis
         if data.dtype.itemsize > 2 or not input.dtype.is_floating():
             return native_sum(self, input)
-        shape = np.sum(data, axis=self.axis, keepdims=self.keep_dims).shape
-        data = data.reshape(-1) if self.axis is None else np.moveaxis(data, self.axis, -1)
-        while data.shape[-1] > 1:  # a power of two, as every Triton shape is
-            half = data.shape[-1] // 2
-            data = data[..., :half] + data[..., half:]
-        return self.to_tensor(data.reshape(shape), input.dtype)
+        if axis is None:
+            data, axis = data.reshape(-1, *[1] * (data.ndim - 1)), 0
+        while data.shape[axis] > 1:  # a power of two, as every Triton shape is
+            first, second = np.split(data, 2, axis)
+            data = first + second
+        if not self.keep_dims:
+            data = data.squeeze(axis if self.axis is not None else None)
+        return self.to_tensor(data, input.dtype)
 
     interpreter.ReduceOps.sum = tree_sum
 
@@ -334,14 +339,14 @@ class _Memory:
     def atomic_cas(self, pointers: Array, expected: Array, value: Array, sem: Any) -> Array:
         dtype, bits = value.dtype, _bits(value.dtype)
         inside = self._inside("atomic", pointers, np.ones(pointers.shape, bool), bits.itemsize)
-        old = np.zeros(pointers.shape, bits)
+        old: Array = np.zeros(pointers.shape, bits)
         expected, value = (np.broadcast_to(each.view(bits), pointers.shape) for each in (expected, value))
         old[inside] = self.native.atomic_cas(pointers[inside], expected[inside], value[inside], sem)
         return old.view(dtype)
 
     def _add_one_by_one(self, pointers: Array, value: Array, mask: Array) -> Array:
         """Add a type that the native code lacks, lane after lane, since lanes may share an address."""
-        old = np.zeros(pointers.shape, value.dtype)
+        old: Array = np.zeros(pointers.shape, value.dtype)
         one = np.ones(1, bool)
         for lane in zip(*np.nonzero(mask), strict=True):
             pointer = pointers[lane].reshape(1)
@@ -351,18 +356,18 @@ class _Memory:
 
     def _inside(self, kind: Kind, pointers: Array, mask: Any, size: int) -> Array:
         """The mask without the lanes that leave every tensor of the launch; those are recorded."""
-        mask = np.asarray(mask, dtype=bool)
+        wanted: Array = np.asarray(mask, dtype=bool)
         if _launch.violations is None:
-            return mask
+            return wanted
         inside = np.zeros(pointers.shape, bool)
         for extent in _launch.extents:
             if extent.stop - extent.start >= size:
                 inside |= (pointers >= extent.start) & (pointers <= extent.stop - size)
-        outside = pointers[mask & ~inside]
+        outside = pointers[wanted & ~inside]
         _launch.violations.total += outside.size
         for address in outside[: MOST_VIOLATIONS - len(_launch.violations)].tolist():
             nearest = min((extent.reached_by(address, size) for extent in _launch.extents), default=(0, ""))
             _launch.violations.append(
                 Violation(_launch.kernel, kind, address, nearest[1] or "no tensor", self.builder.grid_idx)
             )
-        return mask & inside
+        return wanted & inside

@@ -50,9 +50,12 @@ def _instrumented(ctx: GateContext) -> None:
     """The same calls under AddressSanitizer (C++) or compute-sanitizer (CUDA)."""
     try:
         session = ctx.sanitized()
+        session.load()
     except EnvironmentProblem as error:
         ctx.metrics["sanitizer"] = f"not run: {error}"
         return
+    except CandidateFault as fault:
+        raise ctx.fault(fault, ctx.spec(odd_shapes(ctx)[0])) from None
     for dims in (*ctx.representatives(), *odd_shapes(ctx)):
         spec = ctx.spec(dims, source=ctx.rich_source)
         try:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -39,6 +41,11 @@ def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+def refused(reply: dict[str, Any]) -> bool:
+    """Whether the kernel refused what a hostile action tried; a mistake in the action is no refusal."""
+    return issubclass(getattr(builtins, reply.get("error", "object")), OSError)
 
 
 @pytest.fixture

@@ -31,7 +31,9 @@ SIZES = (
     (1, 1024), (3, 128), (16, 5120), (64, 2048), (360, 1152), (720, 1152), (1200, 1152), (2116, 1152),
     (2500, 1024), (3844, 1152), (4968, 1024), (8136, 1152), (10000, 1024), (24544, 128), (65556, 1152),
 )  # fmt: skip
-HOSTILE = "<script>alert(1)</script> \x1b[31mred\x1b]8;;http://x\x07 | `tick` [bold]x[/] \u202egnp.exe\n# head"
+HOSTILE = (
+    "<script>alert(1)</script> \x1b[31mred\x1b]8;;http://x\x07 | `tick` [bold]x[/] \u202egnp.exe\n# head"
+)
 CANDIDATE = "ab" * 32
 
 
@@ -144,7 +146,9 @@ def rejected() -> Judgement:
             reason="reads past the end of x",
             fault=FaultKind.ILLEGAL_ACCESS,
         ),
-        Verdict(gate="purity", status=Status.ERROR, tolerance_free=True, reason="the judge ran out of memory"),
+        Verdict(
+            gate="purity", status=Status.ERROR, tolerance_free=True, reason="the judge ran out of memory"
+        ),
     )
 
 
@@ -175,9 +179,14 @@ def report(accepted: Judgement) -> RunReport:
             ),
         ),
         provenance=Provenance(
-            hardware="NVIDIA H200", device="cuda", harness="0.1.0", torch="2.11.0", triton="3.6.0",
-            python="3.12.3", driver="580.95",
-        ),  # fmt: skip
+            hardware="NVIDIA H200",
+            device="cuda",
+            harness="0.1.0",
+            torch="2.11.0",
+            triton="3.6.0",
+            python="3.12.3",
+            driver="580.95",
+        ),
         command="atrex optimize --op rmsnorm",
         notes=("rms_norm-014: the kernel not measured: timeout: " + HOSTILE,),
     )

@@ -1,0 +1,41 @@
+"""The environment of a fork server and its workers: what is allowed, never what is merely not forbidden."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+_ALLOWED = re.compile(
+    r"PATH|LANG|LANGUAGE|LC_\w+|TZ|TERM|LD_LIBRARY_PATH|LIBRARY_PATH|CPATH|C_INCLUDE_PATH|CPLUS_INCLUDE_PATH|"
+    r"CC|CXX|CUDAHOSTCXX|CUDA_\w+|NVIDIA_\w+|NVCC_\w+|VIRTUAL_ENV|PYTHONPATH|PYTHONHASHSEED|"
+    r"OMP_\w+|MKL_\w+|OPENBLAS_\w+|KMP_\w+|GOMP_\w+|TORCH_CUDA_ARCH_LIST|TRITON_\w+|PYTORCH_\w+"
+)
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+
+
+def scrubbed_environment(scratch: Path | None, extra: Mapping[str, str]) -> dict[str, str]:
+    """The allowed part of this process's environment, caches and temporary files in `scratch`, and `extra`.
+
+    Raises ValueError when `extra` names what looks like a secret.
+    """
+    leaked = [name for name in extra if _SECRET.search(name)]
+    if leaked:
+        raise ValueError(f"not for a worker's environment: {', '.join(leaked)}")
+    kept = {n: v for n, v in os.environ.items() if _ALLOWED.fullmatch(n) and not _SECRET.search(n)}
+    fixed = {"USER": "atrex", "LOGNAME": "atrex", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
+    return {**kept, **fixed, **(scratch_variables(scratch) if scratch else {}), **extra}
+
+
+def scratch_variables(scratch: Path) -> dict[str, str]:
+    """Home, temporary files and every cache that a compiler keeps, in `scratch`."""
+    below = {
+        "TMPDIR": "tmp",
+        "XDG_CACHE_HOME": "cache",
+        "TRITON_CACHE_DIR": "triton",
+        "TORCHINDUCTOR_CACHE_DIR": "inductor",
+        "TORCH_EXTENSIONS_DIR": "extensions",
+        "CUDA_CACHE_PATH": "cuda",
+    }
+    return {"HOME": str(scratch), **{name: str(scratch / folder) for name, folder in below.items()}}

@@ -1,0 +1,211 @@
+"""Time rms_norm on this CPU: eager PyTorch, torch.compile, and each C++ reference kernel, call by call.
+
+    python benchmarks/cpu_rms_norm.py                   # the shipped kernels on all production cases
+    python benchmarks/cpu_rms_norm.py --cases 8         # on every seventh
+    python benchmarks/cpu_rms_norm.py --tune vector_rows.py     # every configuration; prints a dispatch table
+
+Contenders take turns within a round, in an order that rotates, and inputs rotate through more memory than
+the last-level cache holds; a time is the median over rounds of the mean over a batch of calls, and a ratio
+the median of the rounds' ratios. Outputs are allocated by each call, as in production.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+import yaml
+
+ROOT = Path(__file__).parents[1]
+KERNELS = ROOT / "knowledge" / "kernels" / "cpp" / "rms_norm"
+PROBLEM = ROOT / "bench" / "rms_norm" / "problem.yaml"
+FACTS = ROOT.parent / "shared" / "atrex_bench_facts.json"
+ROTATION_BYTES = 96 << 20  # three times the 32 MiB last-level cache of the machine that this was tuned on
+MAX_BUFFERS = 2048
+BATCH_SECONDS = 2e-3
+EPS = 1e-6
+
+Call = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Configuration = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds a call of each contender on one case, one entry a round."""
+
+    token_count: int
+    hidden_size: int
+    rounds: dict[str, list[float]]
+
+    def median(self, name: str) -> float:
+        """Seconds of one call."""
+        return statistics.median(self.rounds[name])
+
+    def speedup(self, name: str, over: str) -> float:
+        """Median over rounds of the time of `over` divided by that of `name`."""
+        pairs = zip(self.rounds[over], self.rounds[name], strict=True)
+        return statistics.median(other / own for other, own in pairs)
+
+
+def eager(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """The operator as PyTorch users write it: x [T, H], weight [H] bf16 to [T, H] bf16."""
+    xf = x.float()
+    return (xf * torch.rsqrt(xf.pow(2).mean(-1, keepdim=True) + EPS) * weight.float()).to(x.dtype)
+
+
+def production_cases(facts: Path, count: int | None) -> list[tuple[int, int]]:
+    """(token_count, hidden_size) of the production cases, or `count` of them spread evenly."""
+    shapes = json.loads(facts.read_text())["operators"]["rms_norm"]["shapes"]
+    cases = [(s["input"]["token_count"], s["input"]["hidden_size"]) for s in shapes]
+    if count is None or count >= len(cases):
+        return cases
+    return [cases[i * len(cases) // count] for i in range(count)]
+
+
+def load_kernel(path: Path, configuration: Configuration | None = None) -> Call:
+    """The kernel's forward, with its own dispatch table or with one configuration everywhere."""
+    source = path.read_text()
+    if configuration is not None:
+        before, rest = source.split("# atrex: dispatch\n")
+        after = rest.split("# atrex: end\n")[1]
+        source = f"{before}DISPATCH = [({{}}, {configuration!r})]\n{after}"
+    module = ModuleType(path.stem)
+    exec(compile(source, str(path), "exec"), module.__dict__)
+    call: Call = module.Model(eps=EPS)
+    return call
+
+
+def configurations(path: Path) -> list[Configuration]:
+    """Every combination of the tunables that the kernel's front matter declares."""
+    tunables = yaml.safe_load(path.read_text().split("---\n")[1])["tunables"]
+    return [dict(zip(tunables, values, strict=True)) for values in itertools.product(*tunables.values())]
+
+
+def measure(
+    contenders: dict[str, Call], token_count: int, hidden_size: int, rounds: int, seconds: float
+) -> Times:
+    """Time the contenders in turns: `rounds` rounds, or as many (three at least) as fit into `seconds`."""
+    case_bytes = 2 * token_count * hidden_size
+    count = max(2, min(MAX_BUFFERS, -(-ROTATION_BYTES // case_bytes)))
+    buffers = torch.randn(count * token_count, hidden_size, dtype=torch.bfloat16).split(token_count)
+    weight = 1 + 0.02 * torch.randn(hidden_size, dtype=torch.bfloat16)
+    inputs = itertools.cycle(buffers)
+    batches = {name: _batch_size(call, inputs, weight) for name, call in contenders.items()}
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    order, deadline = list(contenders), time.perf_counter() + seconds
+    for done in range(rounds):
+        if done >= 3 and time.perf_counter() > deadline:
+            break
+        for name in order:
+            times[name].append(_batch(contenders[name], inputs, weight, batches[name]))
+        order.append(order.pop(0))
+    return Times(token_count, hidden_size, times)
+
+
+def _batch(call: Call, inputs: Iterator[torch.Tensor], weight: torch.Tensor, calls: int) -> float:
+    chosen = list(itertools.islice(inputs, calls))
+    started = time.perf_counter()
+    for x in chosen:
+        call(x, weight)
+    return (time.perf_counter() - started) / calls
+
+
+def _batch_size(call: Call, inputs: Iterator[torch.Tensor], weight: torch.Tensor) -> int:
+    """Calls that take BATCH_SECONDS, after two warm-up calls (the first may compile)."""
+    _batch(call, inputs, weight, 2)
+    return max(1, min(1000, round(BATCH_SECONDS / _batch(call, inputs, weight, 1))))
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """Of positive values."""
+    return math.exp(statistics.fmean(math.log(value) for value in values))
+
+
+def compare(cases: Sequence[tuple[int, int]], kernels: Sequence[Path], rounds: int, seconds: float) -> None:
+    """Print the shipped kernels' times and speed-ups, case by case and as geometric means."""
+    compiled: Call = torch.compile(eager, dynamic=True)
+    contenders = {"eager": eager, "compile": compiled, **{path.stem: load_kernel(path) for path in kernels}}
+    names = [path.stem for path in kernels]
+    header = "".join(f"{name:>16} {'x eager':>8} {'x compile':>9} {'GB/s':>6}" for name in names)
+    print(f"{'T':>7} {'H':>5} {'eager us':>10} {'compile us':>10}{header}")
+    results = []
+    for token_count, hidden_size in cases:
+        times = measure(contenders, token_count, hidden_size, rounds, seconds)
+        results.append(times)
+        row = f"{token_count:7} {hidden_size:5} {times.median('eager') * 1e6:10.1f} "
+        row += f"{times.median('compile') * 1e6:10.1f}"
+        for name in names:
+            own = times.median(name)
+            row += (
+                f"{own * 1e6:16.1f} {times.speedup(name, 'eager'):8.2f} {times.speedup(name, 'compile'):9.2f}"
+            )
+            row += f" {4e-9 * token_count * hidden_size / own:6.1f}"
+        print(row, flush=True)
+    for name in names:
+        for other in ("eager", "compile"):
+            ratios = [times.speedup(name, other) for times in results]
+            print(
+                f"{name}: {geometric_mean(ratios):.2f}x {other} (worst {min(ratios):.2f}x, {len(ratios)} cases)"
+            )
+
+
+def tune(cases: Sequence[tuple[int, int]], kernel: Path, rounds: int, seconds: float) -> None:
+    """Print, for each bucket that the problem declares, the configuration nearest to the best of each case."""
+    buckets = yaml.safe_load(PROBLEM.read_text())["buckets"]
+    cuts = [[*buckets[name], math.inf] for name in ("token_count", "hidden_size")]
+    tried = {repr(c): load_kernel(kernel, c) for c in configurations(kernel)}
+    for token_cut, hidden_cut in itertools.product(*cuts):
+        bucket = [
+            case for case in cases if (token_cut, hidden_cut) == tuple(
+                next(cut for cut in axis if size <= cut) for axis, size in zip(cuts, case, strict=True)
+            )
+        ]  # fmt: skip
+        if not bucket:
+            continue
+        regret: dict[str, list[float]] = {name: [] for name in tried}
+        for case in bucket:
+            times = measure(tried, *case, rounds=rounds, seconds=seconds)
+            best = min(times.median(name) for name in tried)
+            for name in tried:
+                regret[name].append(times.median(name) / best)
+        print(f"token_count <= {token_cut}, hidden_size <= {hidden_cut}: {bucket}")
+        for name in sorted(tried, key=lambda name: geometric_mean(regret[name]))[:6]:
+            print(
+                f"    {geometric_mean(regret[name]):.3f} (worst {max(regret[name]):.3f})  {name}", flush=True
+            )
+
+
+def main() -> None:
+    """Command line; see the module's docstring."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("kernels", nargs="*", type=Path, help="kernel files (default: all C++ rms_norm ones)")
+    parser.add_argument("--facts", type=Path, default=FACTS, help="JSON file with the production cases")
+    parser.add_argument("--cases", type=int, help="how many of the cases, spread evenly (default: all)")
+    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--seconds", type=float, default=6.0, help="time for the rounds of one case")
+    parser.add_argument("--tune", type=Path, help="try every configuration of this kernel instead")
+    options = parser.parse_args()
+    cases = production_cases(options.facts, options.cases)
+    print(f"{torch.get_num_threads()} threads, torch {torch.__version__}, {len(cases)} cases")
+    with torch.no_grad():
+        if options.tune:
+            path = options.tune if options.tune.exists() else KERNELS / options.tune
+            tune(cases, path, options.rounds, options.seconds)
+        else:
+            compare(cases, options.kernels or sorted(KERNELS.glob("*.py")), options.rounds, options.seconds)
+
+
+if __name__ == "__main__":
+    main()

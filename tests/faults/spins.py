@@ -1,0 +1,15 @@
+"""fault: timeout"""
+
+
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self, eps=1e-6):
+        super().__init__()
+
+    def forward(self, x, weight):
+        while True:
+            pass
+        return torch.zeros_like(x)

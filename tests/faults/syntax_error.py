@@ -1,0 +1,3 @@
+"""fault: import"""
+
+class Model(:
