@@ -6,7 +6,7 @@ of memory that it made and sealed itself, sized by what the problem declares.
 
 from __future__ import annotations
 
-import mmap
+import math
 import os
 import secrets
 import shutil
@@ -22,8 +22,8 @@ from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
 from atrex import protocol
+from atrex.arena import Arena, ImpossibleReport, padded
 from atrex.candidate import Candidate
-from atrex.channel import sealed_memory
 from atrex.dsl import cpp
 from atrex.errors import EnvironmentProblem
 from atrex.problem import DTYPES, Problem, load_problem
@@ -347,38 +347,12 @@ class Session:
 
     def _outcome(self, report: protocol.CallReport, arena: Arena) -> Outcome:
         device = self.engine.torch_device
-        return Outcome(
-            report,
-            {t.name: arena.read(t).to(device) for t in report.outputs if t.offset >= 0},
-            {t.name: arena.read(t).to(device) for t in report.inputs if t.offset >= 0},
-        )
-
-
-class Arena:
-    """Anonymous shared memory that the worker can fill but neither shrink nor grow."""
-
-    def __init__(self, nbytes: int) -> None:
-        self.nbytes = max(4096, nbytes + 4096)
-        self.fd = sealed_memory("atrex-arena", self.nbytes)
-        self._map = mmap.mmap(self.fd, 0)
-
-    def close(self) -> None:
-        """Give the memory back once the worker has, too."""
-        os.close(self.fd)
-        del self._map
-
-    def read(self, report: protocol.TensorReport) -> Tensor:
-        """A private copy of one tensor. Raises CandidateFault for a report that cannot be true."""
-        dtype = getattr(torch, report.dtype, None)
-        if not isinstance(dtype, torch.dtype) or any(extent < 0 for extent in report.shape):
-            raise CandidateFault(FaultKind.EXITED, f"the worker reported a tensor of dtype {report.dtype!r}")
-        count = torch.Size(report.shape).numel()
-        if report.offset + count * dtype.itemsize > len(self._map):
-            raise CandidateFault(FaultKind.EXITED, "the worker reported a tensor outside the shared memory")
-        if not count:
-            return torch.empty(report.shape, dtype=dtype)
-        view = torch.frombuffer(self._map, dtype=dtype, count=count, offset=report.offset)
-        return view.clone().view(report.shape)
+        try:
+            outputs = {t.name: arena.read(t).to(device) for t in report.outputs if t.offset >= 0}
+            inputs = {t.name: arena.read(t).to(device) for t in report.inputs if t.offset >= 0}
+        except ImpossibleReport as error:
+            raise self._broke(str(error)) from None
+        return Outcome(report, outputs, inputs)
 
 
 def _caches(scratch: Path) -> dict[str, str]:
@@ -387,7 +361,7 @@ def _caches(scratch: Path) -> dict[str, str]:
 
 
 def _nbytes(shape: Sequence[int], dtype: str) -> int:
-    return -(-torch.Size(shape).numel() * DTYPES[dtype].itemsize // 64) * 64
+    return padded(math.prod(shape) * DTYPES[dtype].itemsize)
 
 
 def _memory_limit(device: Device) -> int:

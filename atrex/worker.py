@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import importlib.util
 import json
-import mmap
 import os
 import sys
 import traceback
@@ -24,8 +23,9 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from atrex import protocol
+from atrex.arena import ArenaWriter
 from atrex.channel import Channel, ChannelClosed
-from atrex.inputs import Guarded, bits, build_inputs
+from atrex.inputs import Guarded, build_inputs
 from atrex.perturb import Disturbance, FreshAllocations, keep_freed_memory, poison_free_memory
 from atrex.problem import Problem, load_problem
 from atrex.records import FaultKind
@@ -93,7 +93,7 @@ class Worker:
     def answer(self, message: Mapping[str, Any], fds: Sequence[int]) -> protocol.Reply:
         """One reply to one request; a fault of the candidate is an answer, not an exception."""
         request = _REQUEST.validate_python(message)
-        arena = Arena(fds)
+        arena = ArenaWriter(fds)
         try:
             return self._dispatch(request, arena)
         except CandidateError as error:
@@ -105,7 +105,7 @@ class Worker:
         finally:
             arena.close()
 
-    def _dispatch(self, request: Any, arena: Arena) -> protocol.Reply:
+    def _dispatch(self, request: Any, arena: ArenaWriter) -> protocol.Reply:
         if isinstance(request, protocol.Load):
             return self.load(request)
         if isinstance(request, protocol.Run):
@@ -160,7 +160,7 @@ class Worker:
                 self.models[key] = self.module.Model(**init).to(self.device).eval()
         return self.models[key]
 
-    def call(self, call: protocol.Call, arena: Arena) -> protocol.CallReport:
+    def call(self, call: protocol.Call, arena: ArenaWriter) -> protocol.CallReport:
         """Build inputs, call the candidate once under the wanted disturbance, report what came back."""
         inputs, guards = self._inputs(call)
         model = self.model(call.inputs.init, fresh=call.fresh_model)
@@ -189,7 +189,7 @@ class Worker:
             }
         )
 
-    def fetch(self, request: protocol.Fetch, arena: Arena) -> protocol.Reply:
+    def fetch(self, request: protocol.Fetch, arena: ArenaWriter) -> protocol.Reply:
         """Some rows of the last call's outputs."""
         rows = slice(request.start, request.stop)
         parts = tuple(self._send(name, value[rows], arena, deliver=True) for name, value in self.outputs)
@@ -250,7 +250,9 @@ class Worker:
         else:
             self.outputs = [(names[0], raw)]
 
-    def _report(self, inputs: Mapping[str, Tensor], arena: Arena, *, deliver: bool) -> protocol.CallReport:
+    def _report(
+        self, inputs: Mapping[str, Tensor], arena: ArenaWriter, *, deliver: bool
+    ) -> protocol.CallReport:
         reports = list[protocol.TensorReport]()
         for name, value in self.outputs:
             others = {k: v for k, v in self.outputs if k != name} | dict(inputs)
@@ -261,7 +263,7 @@ class Worker:
         self,
         name: str,
         value: Any,
-        arena: Arena,
+        arena: ArenaWriter,
         *,
         deliver: bool,
         others: Mapping[str, Any] | None = None,
@@ -282,32 +284,6 @@ class Worker:
             strided=value.layout == torch.strided,
             requires_grad=value.requires_grad,
         )
-
-
-class Arena:
-    """Shared memory made and sealed by the judge; outputs are written into it one after the other."""
-
-    def __init__(self, fds: Sequence[int]) -> None:
-        self._fds = fds
-        self._map = mmap.mmap(fds[0], 0) if fds else None
-        self._next = 0
-
-    def write(self, tensor: Tensor) -> int:
-        """Copy a tensor's bytes; the offset, or -1 where they do not fit (it is not what was declared)."""
-        size = tensor.numel() * tensor.element_size()
-        if self._map is None or self._next + size > len(self._map):
-            return -1
-        offset, self._next = self._next, self._next + -(-size // 64) * 64
-        if size:
-            target = torch.frombuffer(self._map, dtype=torch.uint8, count=size, offset=offset)
-            target.copy_(bits(tensor.detach()).view(-1).view(torch.uint8))
-        return offset
-
-    def close(self) -> None:
-        """Forget the mapping; it is unmapped when no tensor refers to it any more."""
-        self._map = None
-        for fd in self._fds:
-            os.close(fd)
 
 
 def overlaps(a: Tensor, b: Any) -> bool:
@@ -355,7 +331,7 @@ def classify(error: BaseException) -> protocol.Fault:
     kind = FaultKind.LAUNCH
     if names & {"CompileError", "CompilationError", "CompileTimeAssertionFailure", "PTXASError"}:
         kind = FaultKind.COMPILE
-    elif isinstance(error, MemoryError) or "OutOfMemoryError" in names:
+    elif isinstance(error, MemoryError) or "OutOfMemoryError" in names or "can't allocate memory" in text:
         kind = FaultKind.OUT_OF_MEMORY
     elif "illegal memory access" in text or "misaligned address" in text:
         kind = FaultKind.ILLEGAL_ACCESS

@@ -6,7 +6,6 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, Literal
 
 from torch import Tensor
@@ -48,7 +47,7 @@ def make_plan(level: Level, engine: EngineKind) -> Plan:
     """The plan of a level on an engine. The interpreter runs a thousand times slower: small shapes."""
     full = level == "full"
     judged = {"cuda": 1 << 28, "native": 1 << 20, "interpreter": 1 << 17}[engine]
-    called = {"cuda": 1 << 31, "native": 1 << 30, "interpreter": 1 << 16}[engine]
+    called = {"cuda": 1 << 31, "native": 1 << 30, "interpreter": 1 << 14}[engine]
     return Plan(
         level=level,
         engine=engine,
@@ -124,18 +123,20 @@ class GateContext:
     def representatives(self) -> list[dict[str, int]]:
         """One production shape in each bucket, with no more rows than keep it there.
 
-        A kernel may take another path in each bucket, so a property is looked at in every one.
+        A kernel may take another path in each bucket, so a property is looked at in every one. In the
+        interpreter buckets of many rows are out of reach; there a few rows stand for all of them.
         """
-        cuts = self.problem.spec.buckets
-        smallest: dict[tuple[int, ...], dict[str, int]] = {}
         rows = first_dim(self.problem)
+        cuts = dict(self.problem.spec.buckets)
+        edges = (0, *cuts.get(rows, ()))
+        if self.plan.engine == "interpreter":
+            cuts.pop(rows, None)
+        smallest: dict[tuple[int, ...], dict[str, int]] = {}
         for case in self.cases:
             dims = self.problem.dims(case)
-            key = tuple(sum(dims[name] > cut for cut in edges) for name, edges in cuts.items())
-            lower = next(
-                (low for low, high in pairwise((0, *cuts.get(rows, ()), 1 << 62)) if dims[rows] <= high), 0
-            )
-            dims[rows] = self.fit_rows(dims, min(dims[rows], lower + 37))
+            key = tuple(sum(dims[name] > cut for cut in steps) for name, steps in cuts.items())
+            least = 5 if rows not in cuts else max(e for e in edges if e < max(dims[rows], 1)) + 37
+            dims[rows] = self.fit_rows(dims, min(dims[rows], least))
             if key not in smallest or self.elements(dims) < self.elements(smallest[key]):
                 smallest[key] = dims
         return list(smallest.values())

@@ -1,0 +1,296 @@
+"""Comparators: the bound against exact rational arithmetic, and what they let through and do not."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from atrex.gates.comparators import (
+    IllConditionedError,
+    Mismatch,
+    accuracy_mismatch,
+    bit_mismatch,
+    class_mismatch,
+    error_bound,
+    growth,
+    half_ulp,
+)
+from atrex.inputs import bits
+from atrex.problem import Contract, Expected
+
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+# Significand bits, and the exponents of the smallest and the largest normal number (IEEE 754, and bf16).
+FORMATS = {BF16: (8, -126, 127), FP16: (11, -14, 15), FP32: (24, -126, 127)}
+DTYPES = pytest.mark.parametrize("dtype", FORMATS, ids=["bf16", "fp16", "fp32"])
+TIGHT = Contract(accumulator="fp32", reduced=None, rounding_steps=0)
+INF, NAN = math.inf, math.nan
+
+
+def ulp(magnitude: Fraction, dtype: torch.dtype) -> Fraction:
+    """Distance of neighbours at a magnitude, from the definition of the format."""
+    digits, lowest, _ = FORMATS[dtype]
+    exponent = lowest
+    while Fraction(2) ** (exponent + 1) <= magnitude:
+        exponent += 1
+    return Fraction(2) ** (exponent - digits + 1)
+
+
+def rounded(value: Fraction, dtype: torch.dtype) -> float:
+    """The value rounded to nearest, ties to even, in exact arithmetic."""
+    unit = ulp(abs(value), dtype)
+    digits, _, highest = FORMATS[dtype]
+    nearest = round(value / unit) * unit  # round() of a Fraction takes ties to even
+    largest = (2 - Fraction(2) ** (1 - digits)) * Fraction(2) ** highest
+    return float(nearest) if abs(nearest) <= largest else math.copysign(INF, value)
+
+
+def neighbour(value: float, dtype: torch.dtype, steps: int) -> float:
+    """The number `steps` places further from zero (nearer, for negative steps)."""
+    moved = bits(torch.tensor([value], dtype=dtype)) + steps
+    return float(moved.view(dtype)[0])
+
+
+def accuracy(
+    got: list[float], eager: list[float], oracle: list[float], dtype: torch.dtype, factor: float = 1.0
+) -> Mismatch | None:
+    """Compare under a contract that allows the last rounding and nothing else."""
+    value = torch.tensor(oracle, dtype=torch.float64)
+    tensors = (torch.tensor(values, dtype=torch.float64).to(dtype) for values in (got, eager))
+    return accuracy_mismatch(*tensors, Expected(value, torch.zeros_like(value)), TIGHT, {}, factor)[0]
+
+
+def interesting(dtype: torch.dtype) -> list[float]:
+    """Representable magnitudes: subnormals, powers of two and their neighbours, the largest."""
+    info = torch.finfo(dtype)
+    tiny = info.smallest_normal * info.eps
+    return [tiny, 3 * tiny, info.smallest_normal, 0.75, 1.0, 1.5, 2.0, 3.0, 2.0**10, info.max / 2, info.max]
+
+
+class TestBound:
+    @DTYPES
+    @pytest.mark.parametrize("factor", [0.0, 0.25, 1.0, 4.0])
+    def test_it_is_the_formula_in_exact_arithmetic(self, dtype: torch.dtype, factor: float) -> None:
+        contract = Contract(accumulator="fp32", reduced="n", rounding_steps=8)
+        values = [0.0, *(sign * v * 1.000123 for v in interesting(dtype)[:-1] for sign in (1, -1))]
+        terms = [abs(v) * 1.5 for v in values]
+        expected = Expected(torch.tensor(values).double(), torch.tensor(terms).double())
+        bound = error_bound(expected, dtype, contract, {"n": 4096, "rows": 3}, factor)
+        g = Fraction(1, 2**24) * (6 * 64 + 8)  # lambda sqrt(n) + k
+        for at, value in enumerate(expected.value.tolist()):
+            slack = g * Fraction(float(expected.terms[at])) + 4 * Fraction(1, 2**149)
+            exact = Fraction(factor) * (ulp(abs(Fraction(value)) + slack, dtype) / 2 + slack)
+            assert float(bound[at]) == pytest.approx(float(exact), rel=1e-12, abs=0)
+
+    @pytest.mark.parametrize(("n", "units"), [(1, 1), (16, 16), (36, 36), (100, 60), (65536, 1536)])
+    def test_no_sum_is_allowed_more_than_its_worst_case(self, n: int, units: float) -> None:
+        contract = Contract(accumulator="fp32", reduced="n", rounding_steps=5)
+        assert growth(contract, {"n": n}) == (units + 5) * 2.0**-24
+        assert growth(contract.model_copy(update={"reduced": None}), {"n": n}) == 6 * 2.0**-24
+        assert growth(contract.model_copy(update={"accumulator": "fp64"}), {"n": n}) == (units + 5) * 2.0**-53
+
+    @DTYPES
+    @given(magnitude=st.floats(min_value=1e-45, max_value=3e38))
+    def test_half_a_unit_in_the_last_place(self, dtype: torch.dtype, magnitude: float) -> None:
+        got = float(half_ulp(torch.tensor([magnitude], dtype=torch.float64), dtype)[0])
+        assert Fraction(got) == ulp(Fraction(magnitude), dtype) / 2
+
+
+class TestAccuracy:
+    @DTYPES
+    @given(fraction=st.floats(min_value=1.0, max_value=2.0), scale=st.floats(min_value=0.0, max_value=1.0))
+    def test_a_correctly_rounded_result_passes(
+        self, dtype: torch.dtype, fraction: float, scale: float
+    ) -> None:
+        digits, lowest, highest = FORMATS[dtype]
+        exponent = round(lowest - digits + scale * (highest - lowest + digits))
+        value = math.ldexp(fraction, min(exponent, highest))
+        got = rounded(Fraction(value), dtype)
+        assert accuracy([1.0, got], [1.0, got], [1.0, value], dtype) is None
+
+    @DTYPES
+    def test_a_neighbour_fails(self, dtype: torch.dtype) -> None:
+        values = interesting(dtype)[:-1]
+        for value in values[3:] if dtype is FP32 else values:  # the floor is 4 subnormal units of fp32
+            power = math.frexp(value)[0] == 0.5 and value > torch.finfo(dtype).smallest_normal
+            # Below a power of two neighbours are half as far: the first is within half an upper ulp.
+            for steps in (1, -2 if power else -1):
+                for sign in (1.0, -1.0):
+                    got = sign * neighbour(value, dtype, steps)
+                    mismatch = accuracy([1.0, got], [1.0, sign * value], [1.0, sign * value], dtype)
+                    assert mismatch is not None, f"{got} for {value}"
+                    assert mismatch.index == (1,)
+                    assert accuracy([sign * value], [sign * value], [sign * value], dtype) is None
+
+    @DTYPES
+    @pytest.mark.parametrize("got", [1.5, 1.25, 3.0, 192.0])
+    @pytest.mark.parametrize("side", [1, -1])
+    def test_an_error_passes_exactly_up_to_the_bound(self, dtype: torch.dtype, got: float, side: int) -> None:
+        contract = Contract(accumulator="fp32", reduced="n", rounding_steps=8)
+        terms = torch.tensor([7.0], dtype=torch.float64)
+        g = growth(contract, {"n": 1 << 12}) * 7.0 + 4 * 2.0**-149
+        bound = float(ulp(Fraction(got), dtype) / 2) + g
+        ours = torch.tensor([got], dtype=dtype)
+        for share, passes in ((1 - 1e-6, True), (1 + 1e-6, False)):
+            value = torch.tensor([got + side * bound * share], dtype=torch.float64)
+            mismatch, metrics = accuracy_mismatch(
+                ours, ours, Expected(value, terms), contract, {"n": 1 << 12}
+            )
+            assert (mismatch is None) == passes
+            assert metrics["worst_error_over_bound"] == pytest.approx(share, rel=1e-9)
+
+    def test_the_factor_sweeps_the_threshold(self) -> None:
+        # 0.4 ulp off, which is 0.8 of the bound; and 0.6 ulp off, which is 1.2 of it.
+        near, far = 1.5 + 0.4 * 2.0**-7, 1.5 + 0.6 * 2.0**-7
+        assert accuracy([1.5], [1.5], [near], BF16) is None
+        assert accuracy([1.5], [1.5], [near], BF16, factor=0.79) is not None
+        assert accuracy([1.5], [1.5], [far], BF16) is not None
+        assert accuracy([1.5], [1.5], [far], BF16, factor=1.21) is None
+
+    def test_errors_within_the_bound_may_not_be_twice_those_of_eager(self) -> None:
+        # In fp32 with a long sum the bound is many ulps wide, and eager is exact here.
+        contract = Contract(accumulator="fp32", reduced="n", rounding_steps=8)
+        value = torch.full((64,), 1.5, dtype=torch.float64)
+        expected, dims = Expected(value, value), {"n": 1 << 16}
+        bound = float(error_bound(expected, FP32, contract, dims)[0])
+        exact = value.float()
+        for share, passes in ((0.1, True), (0.3, False)):
+            got = exact + share * bound
+            mismatch, metrics = accuracy_mismatch(got, exact, expected, contract, dims)
+            assert float(metrics["worst_error_over_bound"] or 0) < 1
+            assert (mismatch is None) == passes
+        assert mismatch is not None
+        assert "twice the eager" in mismatch.what
+
+    def test_a_running_sum_in_bf16_fails(self) -> None:
+        generator = torch.Generator().manual_seed(0)
+        x = torch.rand(8, 512, generator=generator).to(BF16)
+        contract = Contract(accumulator="fp32", reduced="n", rounding_steps=1)
+        exact = x.double().sum(-1)
+        expected, dims = Expected(exact, exact), {"n": 512}
+        eager = x.float().sum(-1).to(BF16)
+        total = torch.zeros(8, dtype=BF16)
+        for column in x.T:
+            total = total + column  # rounded to bf16 each time
+        assert accuracy_mismatch(total, eager, expected, contract, dims)[0] is not None
+        chunks = torch.zeros(8, dtype=BF16)
+        for block in x.float().split(64, dim=1):
+            chunks = (chunks.float() + block.sum(-1)).to(BF16)
+        assert accuracy_mismatch(chunks, eager, expected, contract, dims)[0] is not None
+        assert accuracy_mismatch(eager, eager, expected, contract, dims)[0] is None
+
+    def test_the_worst_element_is_shown(self) -> None:
+        value = torch.ones(3, 4, dtype=torch.float64)
+        got = value.to(BF16)
+        got[1, 2], got[2, 3] = 1.0625, -7.0
+        mismatch, metrics = accuracy_mismatch(got, value.to(BF16), Expected(value, value), TIGHT, {})
+        assert mismatch is not None
+        assert (mismatch.index, mismatch.expected, mismatch.got) == ((2, 3), "1", "-7 (0xc0e0)")
+        assert mismatch.metrics == metrics
+
+    @DTYPES
+    @pytest.mark.parametrize("bad", [NAN, INF, -INF])
+    def test_a_finite_result_that_is_lost(self, dtype: torch.dtype, bad: float) -> None:
+        mismatch = accuracy([1.0, bad], [1.0, 2.0], [1.0, 2.0], dtype)
+        assert mismatch is not None
+        assert mismatch.index == (1,)
+        assert all(math.isfinite(float(m)) for m in mismatch.metrics.values() if isinstance(m, float))
+
+    @DTYPES
+    def test_overflow_gives_infinity_where_rounding_does(self, dtype: torch.dtype) -> None:
+        info = torch.finfo(dtype)
+        beyond = info.max * 1.01
+        assert accuracy([INF], [INF], [beyond], dtype) is None
+        assert accuracy([info.max], [INF], [beyond], dtype) is not None
+        assert accuracy([-INF], [INF], [beyond], dtype) is not None
+        assert accuracy([INF], [info.max], [info.max], dtype) is not None
+        assert accuracy([info.max], [info.max], [info.max], dtype) is None
+
+    def test_where_eager_and_oracle_disagree_nobody_is_judged(self) -> None:
+        # Eager overflows in fp32 where fp64 does not.
+        for got in (INF, NAN, 0.0, 3.0):
+            assert accuracy([got, 1.0], [NAN, 1.0], [5.0, 1.0], BF16) is None
+
+    def test_an_ill_conditioned_reference_judges_nobody(self) -> None:
+        with pytest.raises(IllConditionedError, match="eager RMS error"):
+            accuracy([1.0, 1.0], [1.0, 1.2], [1.0, 1.0], BF16)
+        assert accuracy([1.0, 1.0], [1.0, 1.1], [1.0, 1.0], BF16) is None
+
+    def test_nothing_to_compare(self) -> None:
+        assert accuracy([], [], [], BF16) is None
+
+    def test_a_result_of_zeros(self) -> None:
+        assert accuracy([0.0], [0.0], [0.0], BF16) is None
+        assert accuracy([2.0**-133], [0.0], [0.0], BF16) is not None
+
+
+class TestBits:
+    def test_equal_bits_are_equal_whatever_they_mean(self) -> None:
+        value = torch.tensor([NAN, -0.0, INF, 2.0**-133], dtype=BF16)
+        assert bit_mismatch(value, value.clone()) is None
+
+    def test_the_first_difference_and_their_number(self) -> None:
+        expected = torch.zeros(2, 3, dtype=BF16)
+        got = expected.clone()
+        got[0, 2], got[1, 0] = -0.0, NAN
+        mismatch = bit_mismatch(got, expected)
+        assert mismatch is not None
+        assert (mismatch.index, mismatch.metrics) == ((0, 2), {"different": 2})
+        assert (mismatch.expected, mismatch.got) == ("0 (0x0000)", "-0 (0x8000)")
+
+    def test_a_nan_of_another_payload_differs(self) -> None:
+        value = torch.tensor([NAN], dtype=FP32)
+        other = (bits(value) ^ 1).view(FP32)
+        assert other.isnan()
+        assert bit_mismatch(other, value) is not None
+
+    def test_layouts_do_not_matter(self) -> None:
+        value = torch.arange(6.0).reshape(2, 3)
+        assert bit_mismatch(value.T.contiguous().T, value) is None
+
+    @pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64, torch.float64])
+    def test_other_types(self, dtype: torch.dtype) -> None:
+        value = torch.tensor([1, 2, 3], dtype=dtype)
+        assert bit_mismatch(value.clone(), value) is None
+        mismatch = bit_mismatch(value + torch.tensor([0, 0, 1], dtype=dtype), value)
+        assert mismatch is not None
+        assert mismatch.index == (2,)
+
+    def test_nothing_to_compare(self) -> None:
+        assert bit_mismatch(torch.empty(0, 4), torch.empty(0, 4)) is None
+
+
+class TestClasses:
+    VALUES = (NAN, INF, -INF, 0.0, -0.0, 1.5)
+
+    @pytest.mark.parametrize("expected", VALUES)
+    @pytest.mark.parametrize("got", VALUES)
+    def test_every_pair(self, got: float, expected: float) -> None:
+        mismatch = class_mismatch(self._one(got), self._one(expected), self._one(expected).double())
+        assert (mismatch is None) == (str(got) == str(expected))
+        if mismatch:
+            assert mismatch.index == (0, 1)
+
+    def test_the_size_of_a_finite_value_is_not_its_class(self) -> None:
+        assert class_mismatch(self._one(-9.0), self._one(1.5), self._one(1.5).double()) is None
+
+    @pytest.mark.parametrize("got", VALUES)
+    def test_what_eager_and_oracle_see_differently_is_left_out(self, got: float) -> None:
+        assert class_mismatch(self._one(got), self._one(NAN), self._one(1.5).double()) is None
+
+    def test_an_oracle_that_underflows_or_overflows_in_the_output(self) -> None:
+        tiny = torch.tensor([[1.0, -1e-60]], dtype=torch.float64)
+        assert class_mismatch(self._one(-0.0), self._one(-0.0), tiny) is None
+        assert class_mismatch(self._one(0.0), self._one(-0.0), tiny) is not None
+        huge = torch.tensor([[1.0, 1e60]], dtype=torch.float64)
+        assert class_mismatch(self._one(INF), self._one(INF), huge) is None
+        assert class_mismatch(self._one(3e38), self._one(INF), huge) is not None
+
+    @staticmethod
+    def _one(value: float) -> Tensor:
+        return torch.tensor([[1.0, value]], dtype=BF16)

@@ -1,0 +1,172 @@
+"""Problem files: the one that is there, its spellings, and errors that name file and field."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from atrex.errors import UsageError
+from atrex.problem import BENCH, DTYPES, ProblemSpec, load_problem, operators, parse_spec, resolve_operator
+from atrex.records import Case
+
+GOOD = (BENCH / "rms_norm" / "problem.yaml").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "problem.yaml"
+
+
+def complaint(file: Path, text: str) -> str:
+    """The one line said about a problem file of this text."""
+    file.write_text(text)
+    with pytest.raises(UsageError) as error:
+        parse_spec(file)
+    message = str(error.value)
+    assert message.startswith(f"{file}: ")
+    assert "\n" not in message
+    return message.removeprefix(f"{file}: ")
+
+
+class TestNames:
+    def test_every_operator_has_a_directory(self) -> None:
+        assert "rms_norm" in operators()
+
+    @pytest.mark.parametrize(
+        "name", ["rms_norm", "rmsnorm", "RMS-Norm", "rms norm", "RmsNorm", "rms_layer_norm"]
+    )
+    def test_common_spellings(self, name: str) -> None:
+        assert resolve_operator(name) == "rms_norm"
+        assert load_problem(name).operator == "rms_norm"
+
+    @pytest.mark.parametrize("name", ["rms_nrom", "rmsnrm", "rms_norms", "rms_nor"])
+    def test_a_near_miss_is_named(self, name: str) -> None:
+        with pytest.raises(UsageError, match=f"unknown operator '{name}'; did you mean rms_norm"):
+            resolve_operator(name)
+
+    @pytest.mark.parametrize("name", ["", "???", "zzzz", "../.."])
+    def test_anything_else_is_told_what_there_is(self, name: str) -> None:
+        with pytest.raises(UsageError, match="unknown operator"):
+            resolve_operator(name)
+
+
+class TestParse:
+    def test_the_published_file(self, file: Path) -> None:
+        file.write_text(GOOD)
+        spec = parse_spec(file)
+        assert spec == ProblemSpec.model_validate(yaml.safe_load(GOOD))
+        assert spec.contract.reduced == "hidden_size"
+
+    def test_text_that_is_no_yaml(self, file: Path) -> None:
+        assert complaint(file, "inputs: [1, 2\ndims: {").startswith("not YAML: ")
+
+    @pytest.mark.parametrize("text", ["", "[]", "just words", "3"])
+    def test_yaml_that_is_no_mapping(self, file: Path, text: str) -> None:
+        assert complaint(file, text).startswith("field (top level): ")
+
+    @pytest.mark.parametrize(
+        ("old", "new", "field"),
+        [
+            ("schema_version: 1", "schema_version: 2", "schema_version"),
+            ("operator: rms_norm\n", "", "operator"),
+            ("returns: tensor", "returns: list", "returns"),
+            ("summary:", "sumary:", "summary"),
+            ("{min: 1, max: 65536}", "{min: 1}", "dims.hidden_size.max"),
+            ("{min: 1, max: 65536}", "{min: one, max: 65536}", "dims.hidden_size.min"),
+            ("role: parameter", "role: weight", "inputs.weight.role"),
+            (
+                "shape: [hidden_size], dtype: bf16, role",
+                "shape: hidden_size, dtype: bf16, role",
+                "inputs.weight.shape",
+            ),
+            ("accumulator: fp32", "accumulator: bf16", "contract.accumulator"),
+            ("rounding_steps: 8", "rounding_steps: some", "contract.rounding_steps"),
+            ("deterministic: true", "deterministic: maybe", "contract.deterministic"),
+            ("[row_stride, odd_row_stride, offset]", "[row_strides]", "contract.layouts.must.0"),
+            ("kind: row_permutation", "kind: rows", "contract.relations.0"),
+            ("type: float, default", "type: double, default", "init.eps.type"),
+            ("max: 1.0}", "max: .inf}", "init.eps.max"),
+            ("token_count: [64, 2048]", "token_count: 64", "buckets.token_count"),
+        ],
+    )
+    def test_a_bad_field_is_named(self, file: Path, old: str, new: str, field: str) -> None:
+        assert GOOD.count(old) == 1
+        assert complaint(file, GOOD.replace(old, new)).startswith(f"field {field}")
+
+    def test_an_unknown_field_is_an_error(self, file: Path) -> None:
+        assert complaint(file, GOOD + "tolerance: 0.05\n").startswith("field tolerance: ")
+
+
+class TestProblem:
+    def test_init_values_override_defaults(self) -> None:
+        problem = load_problem("rms_norm")
+        assert problem.init({}) == {"eps": 1e-6}
+        assert problem.init({"eps": 0.5}) == {"eps": 0.5}
+
+    def test_shapes_and_dtypes_of_a_case(self) -> None:
+        problem = load_problem("rms_norm")
+        case = Case(
+            operator="rms_norm",
+            id="x-0",
+            input={"hidden_size": 8, "token_count": 3},
+            phase="decode",
+            weight=1,
+        )
+        dims = problem.dims(case)
+        assert dims == {"token_count": 3, "hidden_size": 8}
+        assert problem.output_shape("out", dims) == (3, 8)
+        assert problem.output_dtype("out") is torch.bfloat16
+
+    def test_sources_are_found_by_name(self) -> None:
+        problem = load_problem("rms_norm")
+        assert problem.source("production") == problem.module.make_inputs
+        for probes in problem.module.PROBES.values():
+            for name, source in probes.items():
+                assert problem.source(name) == source
+        with pytest.raises(KeyError, match="nothing"):
+            problem.source("nothing")
+
+
+@pytest.mark.parametrize("operator", operators())
+class TestEveryProblemFile:
+    """What one field says of another: the schema alone does not see it."""
+
+    def test_names_refer_to_something(self, operator: str) -> None:
+        spec = load_problem(operator).spec
+        assert spec.operator == operator
+        dims, inputs, outputs = set(spec.dims), set(spec.inputs), set(spec.outputs)
+        for tensor in (*spec.inputs.values(), *spec.outputs.values()):
+            assert set(tensor.shape) <= dims
+            assert tensor.dtype in DTYPES
+        assert set(spec.buckets) <= dims
+        assert spec.contract.reduced in {None, *dims}
+        assert set(spec.contract.specials) <= inputs
+        for relation in spec.contract.relations:
+            if relation.kind == "row_permutation":
+                assert (relation.input in inputs, relation.output in outputs) == (True, True)
+            else:
+                assert set(relation.scale) <= inputs
+                assert set(relation.init) <= set(spec.init)
+                assert set(relation.output) == outputs
+
+    def test_ranges_are_not_empty(self, operator: str) -> None:
+        spec = load_problem(operator).spec
+        assert all(0 <= dim.min <= dim.max for dim in spec.dims.values())
+        for init in spec.init.values():
+            assert init.default is not None
+            if init.min is not None and init.max is not None:
+                assert init.min <= float(init.default) <= init.max
+        for edges in spec.buckets.values():
+            assert list(edges) == sorted(set(edges))
+
+    def test_no_layout_is_both_demanded_and_optional(self, operator: str) -> None:
+        layouts = load_problem(operator).contract.layouts
+        assert not set(layouts.must) & set(layouts.may_refuse)
+
+    def test_probe_names_are_unique(self, operator: str) -> None:
+        names = [name for probes in load_problem(operator).module.PROBES.values() for name in probes]
+        assert len(names) == len(set(names))
+        assert "production" not in names
