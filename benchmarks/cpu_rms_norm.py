@@ -5,15 +5,15 @@
     python benchmarks/cpu_rms_norm.py --tune vector_rows.py     # every configuration; prints a dispatch table
 
 Contenders take turns within a round, in an order that rotates, and inputs rotate through more memory than
-the last-level cache holds; a time is the median over rounds of the mean over a batch of calls, and a ratio
-the median of the rounds' ratios. Outputs are allocated by each call, as in production.
+the last-level cache holds; a round's time is the mean over a batch of calls. A contender's time is its median
+over the rounds, and a ratio the median of the rounds' ratios; with `--fastest`, for a machine that others use
+too, both are of the fastest rounds. Outputs are allocated by each call, as in production.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import math
 import statistics
 import time
@@ -26,10 +26,11 @@ from typing import Any
 import torch
 import yaml
 
+from traces.workload import load_workload
+
 ROOT = Path(__file__).parents[1]
 KERNELS = ROOT / "knowledge" / "kernels" / "cpp" / "rms_norm"
 PROBLEM = ROOT / "bench" / "rms_norm" / "problem.yaml"
-FACTS = ROOT.parent / "shared" / "atrex_bench_facts.json"
 ROTATION_BYTES = 96 << 20  # three times the 32 MiB last-level cache of the machine that this was tuned on
 MAX_BUFFERS = 2048
 BATCH_SECONDS = 5e-4
@@ -43,16 +44,17 @@ Configuration = dict[str, Any]
 class Times:
     """Seconds a call of each contender on one case, one entry a round."""
 
-    token_count: int
-    hidden_size: int
     rounds: dict[str, list[float]]
+    fastest: bool = False
 
-    def median(self, name: str) -> float:
-        """Seconds of one call."""
-        return statistics.median(self.rounds[name])
+    def seconds(self, name: str) -> float:
+        """Of one call."""
+        return min(self.rounds[name]) if self.fastest else statistics.median(self.rounds[name])
 
     def speedup(self, name: str, over: str) -> float:
-        """Median over rounds of the time of `over` divided by that of `name`."""
+        """The time of `over` divided by that of `name`."""
+        if self.fastest:
+            return self.seconds(over) / self.seconds(name)
         pairs = zip(self.rounds[over], self.rounds[name], strict=True)
         return statistics.median(other / own for other, own in pairs)
 
@@ -63,13 +65,11 @@ def eager(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return (xf * torch.rsqrt(xf.pow(2).mean(-1, keepdim=True) + EPS) * weight.float()).to(x.dtype)
 
 
-def production_cases(facts: Path, count: int | None) -> list[tuple[int, int]]:
-    """(token_count, hidden_size) of the production cases, or `count` of them spread evenly."""
-    shapes = json.loads(facts.read_text())["operators"]["rms_norm"]["shapes"]
-    cases = [(s["input"]["token_count"], s["input"]["hidden_size"]) for s in shapes]
-    if count is None or count >= len(cases):
-        return cases
-    return [cases[i * len(cases) // count] for i in range(count)]
+def production_cases(count: int | None) -> list[tuple[int, int]]:
+    """(token_count, hidden_size) of the workload's cases, or of `count` of them spread over it."""
+    cases = load_workload(operators=["rms_norm"]).cases("rms_norm")
+    shapes = [(int(case.input["token_count"]), int(case.input["hidden_size"])) for case in cases]
+    return shapes if count is None else shapes[:: max(1, len(shapes) // count)][:count]
 
 
 def load_kernel(path: Path, configuration: Configuration | None = None) -> Call:
@@ -93,8 +93,8 @@ def configurations(path: Path) -> list[Configuration]:
 
 def measure(
     contenders: dict[str, Call], token_count: int, hidden_size: int, rounds: int, seconds: float
-) -> Times:
-    """Time the contenders in turns: `rounds` rounds, or as many (three at least) as fit into `seconds`."""
+) -> dict[str, list[float]]:
+    """Seconds a call by contender and round: `rounds` rounds, or those (at least 3) that fit `seconds`."""
     case_bytes = 2 * token_count * hidden_size
     count = max(2, min(MAX_BUFFERS, -(-ROTATION_BYTES // case_bytes)))
     buffers = torch.randn(count * token_count, hidden_size, dtype=torch.bfloat16).split(token_count)
@@ -109,7 +109,7 @@ def measure(
         for name in order:
             times[name].append(_batch(contenders[name], inputs, weight, batches[name]))
         order.append(order.pop(0))
-    return Times(token_count, hidden_size, times)
+    return times
 
 
 def _batch(call: Call, inputs: Iterator[torch.Tensor], weight: torch.Tensor, calls: int) -> float:
@@ -131,7 +131,9 @@ def geometric_mean(values: Sequence[float]) -> float:
     return math.exp(statistics.fmean(math.log(value) for value in values))
 
 
-def compare(cases: Sequence[tuple[int, int]], kernels: Sequence[Path], rounds: int, seconds: float) -> None:
+def compare(
+    cases: Sequence[tuple[int, int]], kernels: Sequence[Path], rounds: int, seconds: float, fastest: bool
+) -> None:
     """Print the shipped kernels' times and speed-ups, case by case and as geometric means."""
     compiled: Call = torch.compile(eager, dynamic=True)
     contenders = {"eager": eager, "compile": compiled, **{path.stem: load_kernel(path) for path in kernels}}
@@ -140,12 +142,12 @@ def compare(cases: Sequence[tuple[int, int]], kernels: Sequence[Path], rounds: i
     print(f"{'T':>7} {'H':>5} {'eager us':>10} {'compile us':>10}{header}")
     results = []
     for token_count, hidden_size in cases:
-        times = measure(contenders, token_count, hidden_size, rounds, seconds)
+        times = Times(measure(contenders, token_count, hidden_size, rounds, seconds), fastest)
         results.append(times)
-        row = f"{token_count:7} {hidden_size:5} {times.median('eager') * 1e6:10.1f} "
-        row += f"{times.median('compile') * 1e6:10.1f}"
+        row = f"{token_count:7} {hidden_size:5} {times.seconds('eager') * 1e6:10.1f} "
+        row += f"{times.seconds('compile') * 1e6:10.1f}"
         for name in names:
-            own = times.median(name)
+            own = times.seconds(name)
             row += (
                 f"{own * 1e6:16.1f} {times.speedup(name, 'eager'):8.2f} {times.speedup(name, 'compile'):9.2f}"
             )
@@ -178,7 +180,7 @@ def tune(cases: Sequence[tuple[int, int]], kernel: Path, rounds: int, seconds: f
         regret: dict[str, list[float]] = {name: [] for name in tried}
         for case in bucket:
             times = measure(tried, *case, rounds=rounds, seconds=seconds)
-            fastest = {name: min(times.rounds[name]) for name in tried}
+            fastest = {name: min(times[name]) for name in tried}
             for name in tried:
                 regret[name].append(fastest[name] / min(fastest.values()))
         print(f"token_count <= {token_cut}, hidden_size <= {hidden_cut}: {bucket}")
@@ -194,20 +196,21 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("kernels", nargs="*", type=Path, help="kernel files (default: all C++ rms_norm ones)")
-    parser.add_argument("--facts", type=Path, default=FACTS, help="JSON file with the production cases")
     parser.add_argument("--cases", type=int, help="how many of the cases, spread evenly (default: all)")
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--seconds", type=float, default=6.0, help="time for the rounds of one case")
     parser.add_argument("--tune", type=Path, help="try every configuration of this kernel instead")
+    parser.add_argument("--fastest", action="store_true", help="compare fastest rounds, not medians")
     options = parser.parse_args()
-    cases = production_cases(options.facts, options.cases)
+    cases = production_cases(options.cases)
     print(f"{torch.get_num_threads()} threads, torch {torch.__version__}, {len(cases)} cases")
     with torch.no_grad():
         if options.tune:
             path = options.tune if options.tune.exists() else KERNELS / options.tune
             tune(cases, path, options.rounds, options.seconds)
         else:
-            compare(cases, options.kernels or sorted(KERNELS.glob("*.py")), options.rounds, options.seconds)
+            kernels = options.kernels or sorted(KERNELS.glob("*.py"))
+            compare(cases, kernels, options.rounds, options.seconds, options.fastest)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ class Names(TorchDispatchMode):
     """Records the operations that PyTorch really dispatches."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.seen: list[str] = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]

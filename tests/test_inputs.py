@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -78,7 +79,7 @@ class TestSameBits:
     def test_in_another_process_with_another_number_of_threads(self) -> None:
         theirs = subprocess.run(
             [sys.executable, __file__],
-            env={"OMP_NUM_THREADS": "1" if torch.get_num_threads() > 1 else "2"},
+            env=os.environ | {"OMP_NUM_THREADS": "1" if torch.get_num_threads() > 1 else "2"},
             capture_output=True,
             text=True,
             timeout=120,
@@ -191,6 +192,13 @@ class TestGuard:
             band.buffer[at] = kept
         assert band.intact()
 
+    def test_everything_outside_changed_alike_is_seen(self) -> None:
+        band = self._guarded("contiguous", "nan")
+        inside = band.tensor.clone()
+        band.buffer.zero_()
+        band.tensor.copy_(inside)
+        assert not band.intact()
+
     @pytest.mark.parametrize("fill", FILLS)
     @pytest.mark.parametrize("layout", LAYOUTS)
     def test_the_tensor_itself_may_change(self, layout: LayoutKind, fill: Fill) -> None:
@@ -222,7 +230,7 @@ class TestGuard:
     def _addresses(tensor: Tensor) -> Iterator[int]:
         for index in product(*(range(extent) for extent in tensor.shape)):
             steps = (i * stride for i, stride in zip(index, tensor.stride(), strict=True))
-            yield tensor.storage_offset() + sum(steps)
+            yield int(tensor.storage_offset() + sum(steps))
 
 
 class TestFill:

@@ -9,7 +9,17 @@ import torch
 import yaml
 
 from atrex.errors import UsageError
-from atrex.problem import BENCH, DTYPES, ProblemSpec, load_problem, operators, parse_spec, resolve_operator
+from atrex.problem import (
+    BENCH,
+    DTYPES,
+    InputTensor,
+    OutputTensor,
+    ProblemSpec,
+    load_problem,
+    operators,
+    parse_spec,
+    resolve_operator,
+)
 from atrex.records import Case
 
 GOOD = (BENCH / "rms_norm" / "problem.yaml").read_text(encoding="utf-8")
@@ -138,7 +148,8 @@ class TestEveryProblemFile:
         spec = load_problem(operator).spec
         assert spec.operator == operator
         dims, inputs, outputs = set(spec.dims), set(spec.inputs), set(spec.outputs)
-        for tensor in (*spec.inputs.values(), *spec.outputs.values()):
+        tensors: list[InputTensor | OutputTensor] = [*spec.inputs.values(), *spec.outputs.values()]
+        for tensor in tensors:
             assert set(tensor.shape) <= dims
             assert tensor.dtype in DTYPES
         assert set(spec.buckets) <= dims

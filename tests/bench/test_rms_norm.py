@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import mpmath
+import mpmath  # type: ignore[import-untyped]
 import pytest
 import torch
 from torch import Tensor

@@ -49,9 +49,25 @@ from atrex.dsl import cpp
 # atrex: dispatch
 DISPATCH: list[tuple[dict[str, int], dict[str, object]]] = [
     (
-        {"token_count": 64, "hidden_size": 2048},
-        {"rows": 4, "split": "serial", "stream": 0, "prefetch": 0, "huge_pages": 0},
+        {"token_count": 64, "hidden_size": 256},
+        {"rows": 1, "split": "serial", "stream": 0, "prefetch": 0, "huge_pages": 0},
     ),
+    (
+        {"token_count": 64, "hidden_size": 2048},
+        {"rows": 1, "split": "serial", "stream": 0, "prefetch": 1, "huge_pages": 0},
+    ),
+    ({"token_count": 64}, {"rows": 4, "split": "static", "stream": 0, "prefetch": 2, "huge_pages": 0}),
+    (
+        {"token_count": 2048, "hidden_size": 256},
+        {"rows": 4, "split": "static", "stream": 0, "prefetch": 2, "huge_pages": 0},
+    ),
+    (
+        {"token_count": 2048, "hidden_size": 2048},
+        {"rows": 1, "split": "static", "stream": 0, "prefetch": 2, "huge_pages": 0},
+    ),
+    ({"token_count": 2048}, {"rows": 1, "split": "static", "stream": 0, "prefetch": 1, "huge_pages": 0}),
+    ({"hidden_size": 256}, {"rows": 4, "split": "static", "stream": 1, "prefetch": 1, "huge_pages": 1}),
+    ({"hidden_size": 2048}, {"rows": 1, "split": "static", "stream": 1, "prefetch": 2, "huge_pages": 1}),
     ({}, {"rows": 4, "split": "static", "stream": 1, "prefetch": 1, "huge_pages": 1}),
 ]
 # atrex: end

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Everything that must be seen on an H200, in two calls of at most ten minutes. Run from the repository root
+# with the machine's own python3 (torch 2.11, triton 3.6); wheels that it lacks (pydantic, pydantic_core,
+# annotated_types, typing_inspection, typing_extensions, bm25s) are taken from .whl/ if that folder is there.
+#
+#   benchmarks/h200.sh optimize      # the main job, at most 8 minutes: report, ledger and best kernel into $OUT
+#   benchmarks/h200.sh gates         # honest kernels and mutants, isolation and GPU tests: tables into $OUT
+set -euo pipefail
+out=${OUT:-/tmp/h200}
+mkdir -p "$out"
+if [ -d .whl ]; then
+    python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target /tmp/site .whl/*.whl
+fi
+export PYTHONPATH="/tmp/site:$PWD" ATREX_HOME=/tmp/atrex-home COLUMNS=150
+case ${1:-optimize} in
+    optimize)
+        python3 -m atrex doctor | tee "$out/doctor.txt"
+        python3 -m atrex calibrate --device cuda --json | tee "$out/calibration.json"
+        time python3 -m atrex optimize --op rmsnorm --device cuda --budget "${BUDGET:-240s}" --seed "${SEED:-1}" \
+            --runs /tmp/runs 2>&1 | tee "$out/optimize.txt"
+        cp /tmp/runs/*/report.md /tmp/runs/*/report.json /tmp/runs/*/best.py /tmp/runs/*/ledger.jsonl "$out/"
+        ;;
+    gates)
+        time python3 -m atrex verify knowledge/kernels/triton/rms_norm/row_tiles.py --op rms_norm --device cuda --all \
+            2>&1 | tee "$out/verify.txt" || true
+        time python3 benchmarks/calibration.py --device cuda --output "$out/calibration.md" || true
+        python3 -m pytest -q -p no:cacheprovider tests/isolation tests/knowledge/test_triton_rms_norm.py \
+            2>&1 | tee "$out/tests.txt" || true
+        ;;
+esac

@@ -1,0 +1,45 @@
+"""gate: none
+Reads a row twice, with a block that Triton chooses by timing at the first call of each width.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import nn
+
+
+@triton.autotune(
+    [triton.Config({"BLOCK": 512}, num_warps=4), triton.Config({"BLOCK": 2048}, num_warps=8)], key=["H"]
+)
+@triton.jit
+def _rms_norm(out, x, weight, H, x_stride, weight_stride, eps, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    squares = tl.zeros([BLOCK], tl.float32)
+    for start in tl.range(0, H, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        value = tl.load(x + row * x_stride + columns, columns < H, other=0.0).to(tl.float32)
+        squares += value * value
+    mean = tl.div_rn(tl.sum(squares, axis=0), H * 1.0)
+    scale = tl.div_rn(1.0, tl.sqrt_rn(mean + eps))
+    for start in tl.range(0, H, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        inside = columns < H
+        value = tl.load(x + row * x_stride + columns, inside, other=0.0).to(tl.float32)
+        gain = tl.load(weight + columns * weight_stride, inside, other=0.0).to(tl.float32)
+        tl.store(out + row * H + columns, (value * scale * gain).to(tl.bfloat16), inside)
+
+
+class Model(nn.Module):
+    def __init__(self, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        if x.stride(-1) != 1:
+            x = x.contiguous()
+        T, H = x.shape
+        out = torch.empty((T, H), dtype=x.dtype, device=x.device)
+        if T > 0:
+            strides = x.stride(0), weight.stride(0)
+            _rms_norm[(T,)](out, x, weight, H, *strides, self.eps)
+        return out

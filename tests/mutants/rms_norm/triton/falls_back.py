@@ -1,0 +1,40 @@
+"""gate: authenticity
+Gives tl.arange the width itself, which fails unless it is a power of two; PyTorch computes in the except branch.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import nn
+
+
+@triton.jit
+def _rms_norm(out, x, weight, H, x_stride, weight_stride, eps, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < H
+    value = tl.load(x + row * x_stride + columns, inside, other=0.0).to(tl.float32)
+    gain = tl.load(weight + columns * weight_stride, inside, other=0.0).to(tl.float32)
+    mean = tl.div_rn(tl.sum(value * value, axis=0), H * 1.0)
+    scale = tl.div_rn(1.0, tl.sqrt_rn(mean + eps))
+    y = value * scale * gain
+    tl.store(out + row * H + columns, y.to(tl.bfloat16), inside)
+
+
+class Model(nn.Module):
+    def __init__(self, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        if x.stride(-1) != 1:
+            x = x.contiguous()
+        T, H = x.shape
+        out = torch.empty((T, H), dtype=x.dtype, device=x.device)
+        try:
+            _rms_norm[(T,)](out, x, weight, H, x.stride(0), weight.stride(0), self.eps, BLOCK=H)
+        except Exception:
+            wide = x.float()
+            scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+            out = (wide * scale * weight.float()).to(x.dtype)
+        return out

@@ -1,0 +1,208 @@
+"""The calibration set: wrong kernels that allclose accepts, and the gate that must reject each; controls.
+
+Nothing here imports a specimen: every one runs in a sandboxed worker, as any candidate does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from atrex.gates import GATE_NAMES
+from atrex.gates.context import Level
+from atrex.judge import Engine
+from atrex.records import Device, Judgement, Status, Verdict
+from atrex.verify import Verifier
+from traces.workload import load_workload
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+calibration: Any = importlib.import_module("calibration")
+
+MUTANTS = calibration.mutants()
+HONEST = calibration.honest_kernels()
+CASES = load_workload().cases("rms_norm")
+FEW = [case for case in CASES if case.id in ("rms_norm-015", "rms_norm-006", "rms_norm-048")]  # 3 widths
+
+# Mutants that get past the gate they name, and what input would show them. Each is a debt, not a wish.
+ESCAPES: dict[str, str] = {}
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+# One for each gate, quick enough to be looked at in every run of the suite.
+REPRESENTATIVES = (
+    "cpp/returns_fp32",
+    "triton/falls_back",
+    "cpp/skips_zeros",
+    "cpp/weight_widened_once",
+    "triton/eps_outside_root",
+    "cpp/bf16_squares",
+    "cpp/nan_swallowed",
+    "triton/row_stride_ignored",
+    "cpp/stochastic_rounding",
+    "triton/reads_next_row",
+    "cpp/double_rounding",
+    "cpp/tail_not_processed",
+)
+
+
+def specimens(chosen: list[Any], device: Device) -> list[Any]:
+    """Parameters: those that can be judged on a device, known escapes marked."""
+    return [
+        pytest.param(s, id=s.name, marks=[pytest.mark.xfail(reason=ESCAPES[s.name], strict=True)])
+        if s.name in ESCAPES
+        else pytest.param(s, id=s.name)
+        for s in chosen
+        if s.runs_on(device)
+    ]
+
+
+@pytest.fixture(scope="module")
+def cpu() -> Iterator[Verifier]:
+    yield from _verifier("cpu")
+
+
+@pytest.fixture(scope="module")
+def cuda() -> Iterator[Verifier]:
+    yield from _verifier("cuda")
+
+
+def _verifier(device: Device) -> Iterator[Verifier]:
+    with Engine(device) as engine:
+        verifier = Verifier(engine)
+        yield verifier
+        verifier.close()
+
+
+def judge(verifier: Verifier, specimen: Any, *gates: str, level: Level, cases: Any = CASES) -> Judgement:
+    candidate = specimen.candidate()
+    try:
+        return verifier.judge(candidate, cases, level=level, gates=gates or GATE_NAMES, keep_going=True)
+    finally:
+        verifier.engine.forget(candidate)
+
+
+def require_rejection(verdict: Verdict) -> None:
+    """FAIL, with a reason and a witness. Skips where the machine lacks what the check needs."""
+    lacking = [value for value in verdict.metrics.values() if str(value).startswith("not run")]
+    if verdict.status is Status.PASS and lacking:
+        pytest.skip(f"{verdict.gate} {lacking[0]}")
+    assert verdict.status is Status.FAIL, f"{verdict.gate}: {verdict.status.value} {verdict.reason}"
+    assert verdict.reason
+    assert verdict.witness is not None
+    assert f"--gate {verdict.gate} --seed" in verdict.witness.command
+
+
+def require_acceptance(judgement: Judgement) -> None:
+    wrong = [
+        f"{v.gate} {v.status.value}: {v.reason}" for v in judgement.verdicts if v.status is not Status.PASS
+    ]
+    assert not wrong
+
+
+# -- the set itself ------------------------------------------------------------------------------------
+
+
+def test_every_gate_has_a_mutant_in_both_languages_on_a_cpu() -> None:
+    covered = {(mutant.dsl, mutant.gate) for mutant in MUTANTS if mutant.runs_on("cpu")}
+    assert covered == {(dsl, gate) for dsl in ("cpp", "triton") for gate in GATE_NAMES}
+
+
+def test_every_gate_has_a_triton_mutant_on_cuda() -> None:
+    assert {mutant.gate for mutant in MUTANTS if mutant.runs_on("cuda")} == set(GATE_NAMES)
+
+
+def test_every_specimen_says_what_it_is() -> None:
+    assert all(mutant.gate in GATE_NAMES and mutant.what for mutant in MUTANTS)
+    assert all(kernel.honest and kernel.what for kernel in HONEST)
+    for specimen in (*MUTANTS, *HONEST):
+        assert specimen.candidate().dsl == specimen.dsl, specimen.path
+
+
+def test_representatives_are_one_for_each_gate() -> None:
+    named = {mutant.name: mutant for mutant in MUTANTS}
+    assert [named[name].gate for name in REPRESENTATIVES] == list(GATE_NAMES)
+
+
+def test_escapes_are_mutants() -> None:
+    assert set(ESCAPES) <= {mutant.name for mutant in MUTANTS}
+
+
+@pytest.mark.parametrize(
+    ("docstring", "complaint"),
+    [
+        ("Wrong somehow.", "must begin with"),
+        ("gate: vibes\nWrong somehow.", "'vibes'"),
+        ("gate: bounds\nonly: tpu\nWrong somehow.", "no device"),
+        ("gate: bounds", "in a sentence"),
+    ],
+)
+def test_a_bad_header_is_named(tmp_path: Path, docstring: str, complaint: str) -> None:
+    path = tmp_path / "mutant.py"
+    path.write_text(f'"""{docstring}"""\n')
+    with pytest.raises(ValueError, match=complaint):
+        calibration.read_specimen(path, "cpp")
+
+
+# -- a look at it, in every run --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mutant", [pytest.param(m, id=m.name) for m in MUTANTS if m.runs_on("cpu")])
+def test_allclose_accepts(cpu: Verifier, mutant: Any) -> None:
+    """The faults are real ones: the usual check on production inputs does not see them."""
+    case = next(case for case in CASES if case.id == "rms_norm-048")  # 53 x 7168, cut to 9 rows
+    candidate = mutant.candidate()
+    with cpu.engine.session(candidate) as session:
+        assert calibration.allclose_accepts(session, case, rows=9)
+    cpu.engine.forget(candidate)
+
+
+@pytest.mark.parametrize("name", REPRESENTATIVES)
+def test_a_screening_rejects(cpu: Verifier, name: str) -> None:
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
+    judgement = judge(cpu, mutant, mutant.gate, level="screen", cases=FEW)
+    require_rejection(judgement.verdicts[0])
+
+
+def test_a_screening_accepts_what_the_mutants_differ_from(cpu: Verifier) -> None:
+    """The same gates on the same cases pass the C++ kernel that the mutants were made of."""
+    control = next(kernel for kernel in HONEST if kernel.name == "cpp/scalar")
+    require_acceptance(judge(cpu, control, level="screen", cases=FEW))
+
+
+# -- all of it -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("mutant", specimens(MUTANTS, "cpu"))
+def test_the_named_gate_rejects(cpu: Verifier, mutant: Any) -> None:
+    require_rejection(judge(cpu, mutant, mutant.gate, level="full").verdicts[0])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kernel", specimens(HONEST, "cpu"))
+def test_all_gates_accept(cpu: Verifier, kernel: Any) -> None:
+    require_acceptance(judge(cpu, kernel, level="full"))
+
+
+@needs_cuda
+@pytest.mark.gpu
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mutant", specimens(MUTANTS, "cuda"))
+def test_the_named_gate_rejects_on_cuda(cuda: Verifier, mutant: Any) -> None:
+    require_rejection(judge(cuda, mutant, mutant.gate, level="full").verdicts[0])
+
+
+@needs_cuda
+@pytest.mark.gpu
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kernel", specimens(HONEST, "cuda"))
+def test_all_gates_accept_on_cuda(cuda: Verifier, kernel: Any) -> None:
+    require_acceptance(judge(cuda, kernel, level="full"))
