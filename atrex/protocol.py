@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from atrex.problem import LayoutKind
 from atrex.records import Device, FaultKind, Record, Scalar
 
 Fill = Literal["nan", "huge"]  # NaN, and 2^100 (or the largest value of an integer)
 SpecialName = Literal["nan", "inf", "-inf", "0", "-0", "subnormal", "-subnormal", "max", "one"]
+
+
+SPECIALS: tuple[SpecialName, ...] = tuple(name for name in get_args(SpecialName) if name != "one")
 
 
 class Edit(Record):

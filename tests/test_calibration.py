@@ -38,7 +38,7 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 REPRESENTATIVES = (
     "cpp/returns_fp32",
     "triton/falls_back",
-    "cpp/skips_zeros",
+    "cpp/skips_pruned",
     "cpp/weight_widened_once",
     "triton/eps_outside_root",
     "cpp/bf16_squares",

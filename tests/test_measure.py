@@ -25,7 +25,7 @@ from atrex.records import Case, FaultKind, Latency
 
 CPU = torch.device("cpu")
 RULES = Protocol(
-    min_rounds=3, max_rounds=4, case_seconds=0.1, round_us=6_000.0, cache_bytes=1 << 12, max_sets=3
+    min_rounds=3, max_rounds=4, case_seconds=0.1, round_us=12_000.0, cache_bytes=1 << 12, max_sets=3
 )
 SLEEP_S = 0.5e-3
 SMALL = {"token_count": 40, "hidden_size": 64}
@@ -152,10 +152,10 @@ class TestHonest:
 
 
 class TestDishonest:
-    def test_half_the_time(self) -> None:
+    def test_a_third_of_the_time(self) -> None:
         class Liar(Honest):
             def claim(self, samples: list[float]) -> protocol.Reply:
-                return self.reply(samples_us=tuple(sample / 2 for sample in samples))
+                return self.reply(samples_us=tuple(sample / 3 for sample in samples))
 
         assert "judge's clock saw" in accused(Liar())
 

