@@ -36,7 +36,8 @@ def measure(
     """
     lab.release()
     rules = protocol_for(lab.engine.device)
-    rules = replace(rules, case_seconds=min(rules.case_seconds, 0.8 * seconds / (3 * len(cases))))
+    # Half of the time is for what is not rounds: processes, warm-up, and compiling the baseline.
+    rules = replace(rules, case_seconds=min(rules.case_seconds, 0.5 * seconds / (3 * len(cases))))
     rivals = {"eager": eager(lab.problem.spec), "compile": compiled(lab.problem.spec)}
     results, notes = list[Result](), list[str]()
     with console.status("measuring") as status:

@@ -56,8 +56,8 @@ def protocol_for(device: Device, *, quick: bool = False) -> Protocol:
         )
     return Protocol(
         min_rounds=4 if quick else 5,
-        case_seconds=0.5 if quick else 1.2,
-        round_us=10_000.0 if quick else 20_000.0,
+        case_seconds=0.2 if quick else 1.2,
+        round_us=6_000.0 if quick else 20_000.0,
         cache_bytes=32 << 20,
         max_sets=64,
     )
