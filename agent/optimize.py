@@ -27,7 +27,15 @@ from agent.search import Search
 from agent.state import SearchState
 from atrex.calibrate import calibrate
 from atrex.candidate import Candidate
-from atrex.commands.common import DeviceOption, choose_cases, choose_device, parse_budget, print_json
+from atrex.commands.common import (
+    DeviceOption,
+    choose_cases,
+    choose_device,
+    console_for_output,
+    parse_budget,
+    print_json,
+)
+from atrex.dsl import cpp
 from atrex.errors import RejectedError, UsageError
 from atrex.judge import Engine, new_seed
 from atrex.ledger import Ledger
@@ -80,7 +88,7 @@ def optimize(options: Options, *, as_json: bool) -> None:
     if as_json:
         print_json(report)
     else:
-        Console().print(render_terminal(report))
+        console_for_output().print(render_terminal(report))
     if not report.accepted:
         raise RejectedError(f"no kernel for {report.op} was accepted; see {run.path}")
 
@@ -94,6 +102,8 @@ def _open_run(options: Options) -> Run:
             raise UsageError(f"run {run.name} is of {run.meta.operator}, not {operator}")
         return run
     device = choose_device(options.device)
+    if device == "cpu":
+        cpp.compiler_version()  # raises where there is none, before a run is made
     meta = RunMeta(
         created=now(),
         command=tuple(shlex.quote(argument) for argument in ("atrex", *sys.argv[1:])),
@@ -102,7 +112,7 @@ def _open_run(options: Options) -> Run:
         dsl=_dsl(device),
         seed=new_seed() if options.seed is None else options.seed,
         budget={
-            "seconds": parse_budget(options.budget or DEFAULT_BUDGET),
+            "seconds": parse_budget(DEFAULT_BUDGET if options.budget is None else options.budget),
             "steps": options.steps,
             "dropout": options.dropout,
             "workload": options.workload,
@@ -134,7 +144,7 @@ class Job:
         asked = meta.budget
         names = tuple(name for name in str(asked.get("cases") or "").split(",") if name)
         self.cases: tuple[Case, ...] = choose_cases(str(asked["workload"]), meta.operator, names)
-        seconds = parse_budget(options.budget) if options.budget else float(asked["seconds"] or 0)
+        seconds = parse_budget(options.budget) if options.budget is not None else float(asked["seconds"] or 0)
         steps = options.steps if options.steps is not None else asked.get("steps")
         self.seconds = seconds
         self.steps = int(steps) if steps is not None else None

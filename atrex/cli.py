@@ -6,7 +6,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -76,7 +76,9 @@ def verify(
     case: CaseNames = None,
     workload: Workload = "atrex-bench",
     seed: Seed = None,
-    timeout: Annotated[float | None, typer.Option(help="seconds a call may take [default: 60]")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(min=0.1, help="seconds a call may take [default: 60]")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Run the gates on any file written to the candidate contract."""
@@ -260,22 +262,32 @@ def main(arguments: list[str] | None = None) -> int:
     """Entry point: one clear line for every error, and the exit code that belongs to it."""
     command = typer.main.get_command(app)
     try:
-        code: Any = command.main(arguments, prog_name="atrex", standalone_mode=False)
+        # Not command.main(): it has ideas of its own about interrupts and readers that went away.
+        with command.make_context("atrex", list(sys.argv[1:] if arguments is None else arguments)) as context:
+            command.invoke(context)
+        sys.stdout.flush()
+    except typer.Exit as leaving:
+        return leaving.exit_code
     except AtrexError as error:
         return _fail(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", 130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader went away
-        return 0
     except Exception as error:  # noqa: BLE001 - the last resort: still one line
-        if hasattr(error, "format_message"):  # a usage error of the option parser
-            return _fail(error.format_message(), 2)
-        if os.environ.get("ATREX_DEBUG"):
-            traceback.print_exc()
-        text = " ".join(str(error).split())
-        return _fail(f"internal error: {type(error).__name__}: {text} (ATREX_DEBUG=1 shows where)", 70)
-    return code if isinstance(code, int) else 0
+        return _unexpected(error)
+    return 0
+
+
+def _unexpected(error: Exception) -> int:
+    """A usage error of the option parser (an empty one has shown the help), or a defect of ours."""
+    if hasattr(error, "format_message"):
+        message = error.format_message()
+        return _fail(message, 2) if message.strip() else 2
+    if os.environ.get("ATREX_DEBUG"):
+        traceback.print_exc()
+    text = " ".join(str(error).split())
+    return _fail(f"internal error: {type(error).__name__}: {text} (ATREX_DEBUG=1 shows where)", 70)
 
 
 def _fail(message: str, code: int) -> int:

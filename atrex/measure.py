@@ -142,7 +142,7 @@ def _believe(
     floor_us: float,
 ) -> None:
     """Hold what a contestant claims against clock, results and physics. Raises CandidateFault."""
-    claimed = statistics.median(contestant.samples)
+    claimed = min(contestant.rounds)  # ratios are made of rounds, so none of them may lie
     if contestant.method != "wall":
         contestant.seen_us = _warm_call_us(contestant, rules, len(seeds))
     if claimed < _CLAIM_SHARE * contestant.seen_us:

@@ -199,6 +199,21 @@ class Problem:
         defaults = {name: spec.default for name, spec in self.spec.init.items()}
         return {**defaults, **given}
 
+    def complaint(self, case: Case) -> str:
+        """What is wrong with a case of this operator; empty if nothing is."""
+        if unknown := set(case.init) - set(self.spec.init):
+            return f"init {sorted(unknown)[0]} is unknown; known: {', '.join(self.spec.init)}"
+        for name, limits in self.spec.init.items():
+            value = case.init.get(name, limits.default)
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if number and not _between(float(value or 0), limits.min, limits.max):
+                return f"init {name} is {value}; legal is {limits.min} to {limits.max}"
+        for name, legal in self.spec.dims.items():
+            extent = case.input.get(name)
+            if type(extent) is not int or not legal.min <= extent <= legal.max:
+                return f"input {name} is {extent!r}; legal is an integer from {legal.min} to {legal.max}"
+        return ""
+
     def dims(self, case: Case) -> dict[str, int]:
         """The dimensions of a production case."""
         return {name: int(case.input[name]) for name in self.spec.dims}
@@ -266,6 +281,10 @@ def parse_spec(path: Path) -> ProblemSpec:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "(top level)"
         raise UsageError(f"{path}: field {field}: {first['msg']}") from None
+
+
+def _between(value: float, least: float | None, most: float | None) -> bool:
+    return (least is None or value >= least) and (most is None or value <= most)
 
 
 def _one_line(error: Exception) -> str:

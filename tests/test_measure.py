@@ -175,9 +175,6 @@ class TestDishonest:
 
         assert "judge's clock saw" in accused(Liar(), of=case(token_count=64))
 
-    @pytest.mark.xfail(
-        strict=True, reason="rounds are not held to the clock one by one, nor their samples counted"
-    )
     def test_most_rounds_take_no_time(self) -> None:
         """The median over all samples is honest; the medians that ratios are made of are not."""
 

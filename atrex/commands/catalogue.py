@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
-from atrex.commands.common import print_json
+from atrex.commands.common import console_for_output, operator_cases, print_json
 from atrex.problem import Problem, load_problem, operators, resolve_operator
 from atrex.records import Bound, Case, Device
 from atrex.roofline import Calibration, Hardware, bound, detect, load_calibration, load_hardware
@@ -29,7 +28,7 @@ def list_operators(workload: str, *, as_json: bool) -> None:
     if as_json:
         print_json(rows)
     else:
-        Console().print(table)
+        console_for_output().print(table)
 
 
 def bounds_of(
@@ -44,7 +43,7 @@ def bounds_of(
 def show_operator(name: str, workload: str, gpu: str | None, *, as_json: bool) -> None:
     """An operator's contract and cases with their bounds on one machine."""
     problem = load_problem(name)
-    cases = load_workload(workload, operators=[problem.operator]).cases(problem.operator)
+    cases = operator_cases(workload, problem.operator)
     hardware = load_hardware(gpu or "H200")
     bounds = bounds_of(problem, cases, hardware, load_calibration(hardware, "cuda"))
     if as_json:
@@ -56,7 +55,7 @@ def show_operator(name: str, workload: str, gpu: str | None, *, as_json: bool) -
             {"problem": problem.spec.model_dump(mode="json"), "hardware": hardware.name, "cases": rows}
         )
         return
-    console = Console()
+    console = console_for_output()
     contract = problem.contract
     console.print(f"[bold]{problem.operator}[/]: {problem.spec.summary}")
     console.print(
@@ -83,7 +82,7 @@ def roofline(name: str | None, workload: str, gpu: str | None, *, as_json: bool)
     wanted = [resolve_operator(name)] if name else [op for op in operators() if op in loaded.operators]
     rows: list[dict[str, Any]] = []
     for operator in wanted:
-        problem, cases = load_problem(operator), loaded.cases(operator)
+        problem, cases = load_problem(operator), operator_cases(workload, operator)
         for case, each in zip(cases, bounds_of(problem, cases, hardware, calibration), strict=True):
             rows.append({"op": operator, "case": case.id, **each.model_dump(mode="json")})
     if as_json:
@@ -93,4 +92,4 @@ def roofline(name: str | None, workload: str, gpu: str | None, *, as_json: bool)
     for row in rows:
         attainable = "-" if row["attainable_us"] is None else f"{row['attainable_us']:.3f}"
         table.add_row(row["case"], f"{row['sol_us']:.3f}", attainable, row["limiter"])
-    Console().print(table)
+    console_for_output().print(table)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel
+from rich.console import Console
 
 from atrex.errors import EnvironmentProblem, UsageError
 from atrex.records import Case, Device
 
 DeviceOption = Literal["auto", "cpu", "cuda"]
+_WIDTH = 140
 
 
 def choose_device(option: DeviceOption) -> Device:
@@ -31,15 +34,32 @@ def choose_cases(
     workload: str, operator: str, wanted: Sequence[str], limit: int | None = None
 ) -> tuple[Case, ...]:
     """An operator's cases, or those named (`rms_norm-007`, or just `7`). Raises UsageError."""
-    from traces.workload import load_workload
-
-    cases = load_workload(workload, operators=[operator]).cases(operator)
+    cases = operator_cases(workload, operator)
     if wanted:
         by_name = {case.id: case for case in cases} | {str(int(c.id.rsplit("-", 1)[1])): c for c in cases}
         if unknown := [name for name in wanted if name not in by_name]:
             raise UsageError(f"{operator} has no case {unknown[0]!r}; see `atrex show {operator}`")
         cases = tuple(by_name[name] for name in wanted)
     return cases[:limit]
+
+
+def operator_cases(workload: str, operator: str) -> tuple[Case, ...]:
+    """All cases of an operator, held against its problem. Raises UsageError naming case and field."""
+    from atrex.problem import load_problem
+    from traces.workload import load_workload
+
+    problem = load_problem(operator)
+    cases = load_workload(workload, operators=[operator]).cases(operator)
+    for case in cases:
+        if complaint := problem.complaint(case):
+            raise UsageError(f"workload {workload}: {case.id}: {complaint}")
+    return cases
+
+
+def console_for_output() -> Console:
+    """Standard output; wide enough for whole tables where it is no terminal that says its width."""
+    known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console() if known else Console(width=_WIDTH)
 
 
 def parse_budget(text: str) -> float:

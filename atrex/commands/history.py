@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from rich.console import Console
 from rich.table import Table
 
-from atrex.commands.common import print_json
+from atrex.commands.common import console_for_output, print_json
 from atrex.report import load_report
 from atrex.report.html import render_html
 from atrex.report.markdown import render_markdown
@@ -28,7 +27,7 @@ def runs(root: Path | None, *, as_json: bool) -> None:
     table = Table("run", "operator", "device", "dsl", "state", title=f"{runs_root(root)}")
     for row in rows:
         table.add_row(row["run"], row["op"], row["device"], row["dsl"], row["state"])
-    Console().print(table)
+    console_for_output().print(table)
 
 
 def _row(run: Run | BrokenRun) -> dict[str, str]:
@@ -49,7 +48,7 @@ def report(wanted: str, root: Path | None, format: Format, output: Path | None) 
     """Show the report of a run in one of its forms, or write it to a file."""
     loaded = load_report(find_run(wanted, runs_root(root)).report())
     if format == "terminal" and output is None:
-        Console().print(render_terminal(loaded))
+        console_for_output().print(render_terminal(loaded))
         return
     if format == "html":
         text = render_html(loaded)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from atrex.candidate import Candidate, load_candidate
-from atrex.commands.common import DeviceOption, choose_cases, choose_device, print_json
+from atrex.commands.common import DeviceOption, choose_cases, choose_device, console_for_output, print_json
 from atrex.errors import RejectedError, UsageError
 from atrex.gates import GATE_NAMES
 from atrex.gates.context import Level
@@ -118,7 +118,7 @@ def measure(
     if as_json:
         print_json(rows)
     else:
-        Console().print(_table(paths, rows))
+        console_for_output().print(_table(paths, rows))
 
 
 def _row(case: str, candidates: Sequence[Candidate], timings: Sequence[Timing]) -> dict[str, Any]:

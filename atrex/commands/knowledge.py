@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import get_args
 
-from rich.console import Console
 from rich.table import Table
 
-from atrex.commands.common import print_json
+from atrex.commands.common import console_for_output, print_json
 from atrex.problem import resolve_operator
 from knowledge.evaluate import evaluate as measure_quality
 from knowledge.evaluate import load_queries
@@ -30,7 +29,7 @@ def search(
         ]
         print_json({"mode": index.mode, "notice": index.notice, "hits": rows})
         return
-    console = Console()
+    console = console_for_output()
     if index.notice:
         console.print(f"[yellow]{index.notice}[/]")
     table = Table("item", "title", "ranks", "evidence", title=f"{len(hits)} items ({index.mode})")
@@ -65,4 +64,4 @@ def evaluate(*, as_json: bool) -> None:
     table = Table("mode", "split", "queries", "recall@5", "nDCG@5")
     for row in rows:
         table.add_row(*(f"{v:.3f}" if isinstance(v, float) else str(v) for v in row.values()))
-    Console().print(table)
+    console_for_output().print(table)

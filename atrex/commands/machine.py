@@ -6,10 +6,9 @@ import importlib.util
 import shutil
 from dataclasses import dataclass
 
-from rich.console import Console
 from rich.table import Table
 
-from atrex.commands.common import DeviceOption, choose_device, print_json
+from atrex.commands.common import DeviceOption, choose_device, console_for_output, print_json
 from atrex.errors import AtrexError
 
 
@@ -39,7 +38,7 @@ def calibrate(device: DeviceOption, *, quick: bool, as_json: bool) -> None:
         table.add_row(f"{dtype} matrix product", f"{rate / 1e12:.2f} TFLOP/s")
     for dtype, why in calibration.absent.items():
         table.add_row(dtype, f"not measured: {why}")
-    Console().print(table)
+    console_for_output().print(table)
 
 
 def doctor(*, as_json: bool) -> None:
@@ -51,7 +50,7 @@ def doctor(*, as_json: bool) -> None:
     table = Table("check", "", "detail")
     for check in checks:
         table.add_row(check.name, "[green]yes[/]" if check.ok else "[yellow]no[/]", check.detail)
-    Console().print(table)
+    console_for_output().print(table)
 
 
 def _software() -> list[Check]:
