@@ -28,6 +28,7 @@ from atrex.statistics import paired_ratio, relative_error
 
 _CLAIM_SHARE = 0.7  # a claim below this share of what the judge's clock saw is not believed
 _CLOCK_SLACK_US = 2000.0  # what a request costs the judge's clock besides the calls
+_SECOND_LOOKS = 8
 _CHECKED_ROWS = 64
 
 
@@ -145,6 +146,12 @@ def _believe(
     claimed = min(contestant.rounds)  # ratios are made of rounds, so none of them may lie
     if contestant.method != "wall":
         contestant.seen_us = _warm_call_us(contestant, rules, len(seeds))
+    for _ in range(_SECOND_LOOKS):  # a busy machine delays answers; a liar's are late every time
+        if contestant.method != "wall" or claimed >= _CLAIM_SHARE * contestant.seen_us:
+            break
+        passes = max(1, round(4 * rules.round_us / (claimed * len(seeds))))
+        seen = _timed_pass(contestant.session, min(passes, 1000)) - _CLOCK_SLACK_US
+        contestant.seen_us = min(contestant.seen_us, seen / (min(passes, 1000) * len(seeds)))
     if claimed < _CLAIM_SHARE * contestant.seen_us:
         text = f"claims {claimed:.2f} us a call where the judge's clock saw {contestant.seen_us:.2f} us"
         raise CandidateFault(FaultKind.EXITED, text)
