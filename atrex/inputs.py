@@ -52,6 +52,10 @@ def bits(tensor: Tensor) -> Tensor:
 
 def fill_value(dtype: torch.dtype, fill: Fill) -> float | int:
     """The poison of a dtype; integers, which have no NaN, get the largest value less 0 or 1."""
+    if dtype is torch.bool:
+        return True
+    if dtype.is_complex:  # scratch of a candidate: its real part is poison enough
+        return fill_value(torch.float32, fill)
     if dtype.is_floating_point:
         return float("nan") if fill == "nan" else min(HUGE, torch.finfo(dtype).max)
     return torch.iinfo(dtype).max - (fill == "huge")

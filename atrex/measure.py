@@ -30,6 +30,7 @@ _WAKE_UP_US = 8000.0  # two scheduler ticks of 4 ms: a core may be slow to come 
 _BELIEVED_ROUNDS = 2 / 3  # a busy machine delays some answers; a liar's median needs half of them
 _CLOCK_SLACK_US = 2000.0  # what a request costs the judge's clock besides the calls
 _CHECKED_ROWS = 64
+_MOST_PASSES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ def measure_case(
         request = protocol.Prepare(inputs=spec, seeds=seeds, flush_bytes=4 * rules.cache_bytes)
         reply = contestant.session.prepare(request)
         contestant.method, contestant.host_us = reply.method or "wall", reply.host_us
-    passes = [_passes(contestant, rules, len(seeds)) for contestant in contestants]
+    passes = [_passes(contestant, rules) for contestant in contestants]
     deadline = time.monotonic() + rules.case_seconds * len(contestants)
     order = list(range(len(contestants)))
     while _unfinished(contestants, rules, deadline):
@@ -172,12 +173,15 @@ def _recipe(
     return spec, tuple(new_seed() for _ in range(sets))
 
 
-def _passes(contestant: Contestant, rules: Protocol, sets: int) -> int:
-    """Passes a round so that it lasts long enough for any clock; also a warm-up."""
-    reply = contestant.session.round(1)
-    contestant.session.round(1)
-    per_pass = statistics.median(reply.samples_us) * sets if reply.samples_us else rules.round_us
-    return max(1, min(50, round(rules.round_us / max(per_pass, 1.0))))
+def _passes(contestant: Contestant, rules: Protocol) -> int:
+    """Passes a round so that it lasts long enough, on the judge's clock: a claim must not set it."""
+    passes = 1
+    _timed_pass(contestant.session, passes, flush=True)  # warm-up
+    while True:
+        seen_us = max(1.0, _timed_pass(contestant.session, passes, flush=True))
+        if seen_us >= 0.8 * rules.round_us or passes >= _MOST_PASSES:
+            return passes
+        passes = min(_MOST_PASSES, 4 * passes, 1 + int(passes * rules.round_us / seen_us))
 
 
 def _unfinished(contestants: Sequence[Contestant], rules: Protocol, deadline: float) -> bool:
@@ -220,9 +224,10 @@ def _warm_call_us(contestant: Contestant, rules: Protocol, sets: int) -> float:
     return (walls[1] - walls[0]) / ((many - few) * sets)
 
 
-def _timed_pass(session: Session, passes: int) -> float:
+def _timed_pass(session: Session, passes: int, *, flush: bool = False) -> float:
+    """Microseconds on the judge's clock."""
     started = time.perf_counter()
-    session.round(passes, flush=False)
+    session.round(passes, flush=flush)
     return (time.perf_counter() - started) * 1e6
 
 

@@ -22,7 +22,14 @@ from atrex.protocol import Fill
 Shape = tuple[tuple[int, ...], torch.dtype]
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # <malloc.h>
-_ALLOCATIONS = ("aten::empty", "aten::new_empty", "aten::empty_like", "aten::empty_strided")
+_ALLOCATIONS = (
+    "aten::empty",
+    "aten::empty_like",
+    "aten::empty_permuted",
+    "aten::empty_strided",
+    "aten::new_empty",
+    "aten::new_empty_strided",
+)
 _SMALL = (64, 1024, 16384, 262144)  # elements of the scratch that a kernel may ask for
 _LARGE = 256 << 20  # poison no more than this many bytes a block size
 

@@ -7,7 +7,21 @@ from functools import cache
 from pathlib import Path
 
 # What decides acceptance and what a latency means; a change of any of it is another policy.
-_FILES = ("gates", "inputs.py", "measure.py", "protocol.py", "statistics.py", "timing.py", "verify.py")
+_FILES = (
+    "gates",
+    "fallback.py",
+    "inputs.py",
+    "judge.py",
+    "measure.py",
+    "perturb.py",
+    "problem.py",
+    "protocol.py",
+    "statistics.py",
+    "timing.py",
+    "tracing.py",
+    "verify.py",
+    "worker.py",
+)
 
 
 @cache

@@ -25,7 +25,7 @@ from atrex.records import Case, FaultKind, Latency
 
 CPU = torch.device("cpu")
 RULES = Protocol(
-    min_rounds=3, max_rounds=4, case_seconds=0.1, round_us=12_000.0, cache_bytes=1 << 12, max_sets=3
+    min_rounds=7, max_rounds=8, case_seconds=0.1, round_us=30_000.0, cache_bytes=1 << 12, max_sets=3
 )
 SLEEP_S = 0.5e-3
 SMALL = {"token_count": 40, "hidden_size": 64}
@@ -110,7 +110,7 @@ class TestHonest:
         assert 1e6 * SLEEP_S <= latency.median_us < 4e6 * SLEEP_S
         assert latency.p10_us <= latency.median_us <= latency.p90_us
         assert (latency.method, latency.host_us) == ("wall", 5.0)
-        assert 3 <= len(timing.rounds) <= 4
+        assert RULES.min_rounds <= len(timing.rounds) <= RULES.max_rounds
 
     def test_two_are_compared_in_the_same_rounds(self) -> None:
         fast, slow = measure(Honest(), Honest(sleep=4 * SLEEP_S))
@@ -187,6 +187,16 @@ class TestDishonest:
                 return self.reply(samples_us=tuple(shown))
 
         assert "judge's clock saw" in accused(Liar())
+
+    def test_rounds_too_short_for_the_clock(self) -> None:
+        class Liar(Honest):
+            rounds = 0
+
+            def claim(self, samples: list[float]) -> protocol.Reply:
+                self.rounds += 1
+                return self.reply(samples_us=tuple(s * (1e4 if self.rounds < 3 else 1e-2) for s in samples))
+
+        accused(Liar())
 
     @pytest.mark.parametrize("samples", [(), (0.0,), (-5.0, -5.0)])
     def test_no_samples(self, samples: tuple[float, ...]) -> None:
