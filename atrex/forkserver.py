@@ -63,13 +63,13 @@ def serve(control: Channel) -> None:
     linux.adopt_orphans()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel then collects ended children itself
     # No process but this one holds the write end, so wardens see the end of file when the server ends.
-    lifeline, _held = os.pipe()
+    lifeline, held = os.pipe()
     while True:
         request, fds = control.receive()
         sys.stdout.flush()
         sys.stderr.flush()
         if os.fork() == 0:
-            _never_return(partial(_launch, request, fds, lifeline))
+            _never_return(partial(_launch, request, fds, lifeline, (control.fileno(), held)))
         for fd in fds:
             os.close(fd)
 
@@ -90,13 +90,16 @@ def _never_return(body: Callable[[], None]) -> NoReturn:
         os._exit(code & 0xFF)
 
 
-def _launch(request: Mapping[str, Any], fds: tuple[int, ...], lifeline: int) -> None:
+def _launch(request: Mapping[str, Any], fds: tuple[int, ...], lifeline: int, server: tuple[int, ...]) -> None:
     """In the launcher: fork a warden into new namespaces."""
     channel, log, leash = fds
+    for fd in server:
+        os.close(fd)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    os.close(log)
     policy = sandbox.SandboxPolicy.from_json(request["policy"])
     layers = sandbox.separate(policy, wrapped=request["wrapped"])
     if os.fork() == 0:
@@ -115,6 +118,8 @@ def _guard(
     layers += (*sandbox.furnish(policy, layers), warden.LAYER)
     worker = os.fork()
     if worker == 0:
+        for fd in (leash, lifeline):
+            os.close(fd)
         _never_return(partial(_work, request, policy, layers, channel))
     _close_all_but(0, 1, 2, leash, lifeline)
     warden.watch(worker, policy, Channel.of(leash), lifeline)
@@ -127,7 +132,8 @@ def _work(
     descriptor: int,
 ) -> None:
     """In the worker: enter the sandbox, report its layers, call the entry."""
-    _close_all_but(0, 1, 2, descriptor)
+    if not policy.instrumented:  # compute-sanitizer's own must stay: CUDA under it ends the process without
+        _close_all_but(0, 1, 2, descriptor)
     sys.stdout, sys.stderr = _lossy(1), _lossy(2)
     layers += sandbox.enter(policy)
     os.environ.update(request["environment"])

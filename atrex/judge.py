@@ -118,13 +118,24 @@ class Engine:
 
     def worker(self, candidate: Candidate) -> WorkerProcess:
         """A fresh sandboxed process in the candidate's own scratch directory."""
-        scratch = self.scratch / candidate.id[:16]
+        return self._spawn(ENTRY, self.scratch / candidate.id[:16])
+
+    def check_cuda(self) -> None:
+        """Whether a worker without any candidate can use the GPU. Raises EnvironmentProblem."""
+        with self._spawn("atrex.worker:canary", self.scratch / "canary") as worker:
+            try:
+                worker.request({}, timeout=self.timeouts.load)
+            except WorkerDied as died:
+                said = worker.log_tail().strip().splitlines()[-1:] or [died.detail]
+                raise EnvironmentProblem(f"CUDA does not work in a worker: {said[0]}") from None
+
+    def _spawn(self, entry: str, scratch: Path) -> WorkerProcess:
         scratch.mkdir(exist_ok=True)
         # Precompiled headers of a compiler take a hundred megabytes; all of scratch is bounded besides.
         limits = Limits(memory_bytes=self.memory_bytes, file_bytes=1 << 30)
         cuda = self.device == "cuda"
         policy = SandboxPolicy(scratch, limits, cuda=cuda, instrumented=cuda and self.sanitize)
-        return self._fork_server().spawn(ENTRY, policy, environment=_caches(scratch))
+        return self._fork_server().spawn(entry, policy, environment=_caches(scratch))
 
     def _fork_server(self) -> ForkServer:
         if self._server is None:

@@ -56,6 +56,12 @@ def idle(channel: Channel) -> None:
         channel.send({})
 
 
+def canary(channel: Channel) -> None:
+    """An entry that adds eight ones on the GPU: whether CUDA works in this sandbox, under this tool."""
+    channel.receive()
+    channel.send({"sum": float(torch.ones(8, device="cuda").sum())})
+
+
 class CandidateError(Exception):
     """The candidate failed in a way that its own fault kind describes."""
 

@@ -50,10 +50,13 @@ def _instrumented(ctx: GateContext) -> None:
     """The same calls under AddressSanitizer (C++) or compute-sanitizer (CUDA)."""
     try:
         session = ctx.sanitized()
-        session.load()
+        if session.engine.device == "cuda":
+            session.engine.check_cuda()  # what the tool itself breaks is not the candidate's fault
     except EnvironmentProblem as error:
         ctx.metrics["sanitizer"] = f"not run: {error}"
         return
+    try:
+        session.load()
     except CandidateFault as fault:
         raise ctx.fault(fault, ctx.spec(odd_shapes(ctx)[0])) from None
     for dims in (*ctx.representatives(), *odd_shapes(ctx)):
