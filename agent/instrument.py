@@ -84,7 +84,7 @@ class Instrument:
     ) -> list[Timing]:
         """Interleaved timing of some candidates on one case. Raises CandidateFault."""
         sessions = [self._session(candidate) for candidate in candidates]
-        floor = self.bound(case).sol_us if self.engine.device == "cuda" else 0.0
+        floor = self.bound(case).sol_us
         return measure_case(sessions, case, rules or self.rules, gpu_telemetry(self.engine.device), floor)
 
     def release(self) -> None:

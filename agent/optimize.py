@@ -103,7 +103,8 @@ def _open_run(options: Options) -> Run:
         return run
     device = choose_device(options.device)
     if device == "cpu":
-        cpp.compiler_version()  # raises where there is none, before a run is made
+        cpp.compiler_version()
+    choose_cases(options.workload, operator, options.cases)  # what is wrong is said before a run is made
     meta = RunMeta(
         created=now(),
         command=tuple(shlex.quote(argument) for argument in ("atrex", *sys.argv[1:])),

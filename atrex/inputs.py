@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from atrex.problem import Draw, LayoutKind, Problem
+from atrex.problem import DTYPES, Dims, Draw, LayoutKind, Problem
 from atrex.protocol import Edit, Fill, InputSpec, SpecialName
 
 HUGE = 2.0**100
@@ -133,13 +134,29 @@ def tile_rows_for(rows: int, width: int) -> int | None:
 def window_spec(problem: Problem, tiled: InputSpec, start: int, count: int) -> InputSpec:
     """Rows [start, start + count) of a tiled recipe, as a small recipe of their own.
 
-    Only for operators whose rows are independent of each other.
+    Only for operators whose rows are independent of each other, and for recipes whose edits treat rows alike.
+    Raises ValueError for other edits.
     """
-    block = tiled.tile_rows or tiled.dims[first_dim(problem)]
+    if moving := [edit.kind for edit in tiled.edits if edit.kind not in ("scale", "broadcast_rows")]:
+        raise ValueError(f"a window of a recipe with {moving[0]}: its rows are not those of its block")
+    rows = tiled.dims[first_dim(problem)]
+    block = min(tiled.tile_rows or rows, rows)
     at = tuple(row % block for row in range(start, start + count))
     takes = tuple(Edit(kind="take_rows", input=name, at=at) for name in row_inputs(problem))
     dims = tiled.dims | {first_dim(problem): block}
     return tiled.model_copy(update={"dims": dims, "edits": (*tiled.edits, *takes), "tile_rows": None})
+
+
+def negations(problem: Problem, dims: Dims, dice: random.Random, row: int | None = None) -> tuple[Edit, ...]:
+    """One row to negate in each floating data input: `row` where its rows are the problem's, else any."""
+    ours = row_inputs(problem)
+    edits = list[Edit]()
+    for name, tensor in problem.spec.inputs.items():
+        extent = dims[tensor.shape[0]]
+        if tensor.role == "data" and DTYPES[tensor.dtype].is_floating_point and extent:
+            at = row if row is not None and name in ours else dice.randrange(extent)
+            edits.append(Edit(kind="negate_rows", input=name, at=(at,)))
+    return tuple(edits)
 
 
 def special_value(name: SpecialName, dtype: torch.dtype) -> float:
@@ -170,8 +187,11 @@ def apply_edit(tensor: Tensor, edit: Edit) -> Tensor:
         return flat.view(tensor.shape)
     if edit.kind == "permute_rows":
         return tensor[permutation(tensor.shape[0], edit.seed).to(tensor.device)]
+    rows = torch.tensor(edit.at, dtype=torch.int64, device=tensor.device)
     if edit.kind == "take_rows":
-        return tensor[torch.tensor(edit.at, dtype=torch.int64, device=tensor.device)]
+        return tensor[rows]
+    if edit.kind == "negate_rows":
+        return tensor.index_copy(0, rows, -tensor[rows])
     return tensor[:1].expand(tensor.shape).contiguous() if tensor.shape[0] else tensor
 
 

@@ -269,9 +269,11 @@ class Session:
         """Set one case up for timing."""
         return self._request(request, self.engine.timeouts.load)
 
-    def round(self, passes: int, *, flush: bool = True, spoil: bool = False) -> protocol.Reply:
+    def round(
+        self, passes: int, *, flush: bool = True, spoil: bool = False, edits: Sequence[protocol.Edit] = ()
+    ) -> protocol.Reply:
         """Time some passes over the prepared case."""
-        request = protocol.Round(passes=passes, flush=flush, spoil=spoil)
+        request = protocol.Round(passes=passes, flush=flush, spoil=spoil, edits=tuple(edits))
         return self._request(request, self.engine.timeouts.round)
 
     def keep(self, index: int, nbytes: int) -> Outcome:

@@ -270,11 +270,26 @@ def _load_spec(operator: str) -> ProblemSpec:
     return parse_spec(BENCH / operator / "problem.yaml")
 
 
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML whose mappings name each key once: PyYAML keeps the last of two without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        if twice := next((key for key in keys if keys.count(key) > 1), None):
+            problem = f"the key {twice!r} stands twice"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def parse_spec(path: Path) -> ProblemSpec:
     """Read and validate one problem.yaml. Raises UsageError naming the file, the field and the remedy."""
     try:
-        data: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data: Any = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)
         return ProblemSpec.model_validate(data)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not UTF-8 text (byte {error.start})") from None
     except yaml.YAMLError as error:
         raise UsageError(f"{path}: not YAML: {_one_line(error)}") from None
     except ValidationError as error:

@@ -17,10 +17,10 @@ SPECIALS: tuple[SpecialName, ...] = tuple(name for name in get_args(SpecialName)
 class Edit(Record):
     """A change to one input after it is drawn."""
 
-    kind: Literal["scale", "place", "permute_rows", "broadcast_rows", "take_rows"]
+    kind: Literal["scale", "place", "permute_rows", "broadcast_rows", "take_rows", "negate_rows"]
     input: str
     exponent: int = 0  # scale: times 2^exponent
-    at: tuple[int, ...] = ()  # place: flat indices; take_rows: the rows
+    at: tuple[int, ...] = ()  # place: flat indices; take_rows, negate_rows: the rows
     values: tuple[SpecialName, ...] = ()  # place: one value for each index
     seed: int = 0  # permute_rows
 
@@ -110,6 +110,7 @@ class Round(Record):
     passes: int
     flush: bool = True  # evict the last-level cache before each pass
     spoil: bool = False  # overwrite the outputs first: what is checked later was written by a timed call
+    edits: tuple[Edit, ...] = ()  # change every set's inputs first, in place: nothing remembered is right
 
 
 class Keep(Record):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import platform
+import subprocess
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from atrex.errors import EnvironmentProblem
 from atrex.records import Device, Provenance
@@ -17,6 +19,20 @@ def installed(distribution: str) -> str | None:
         return None
 
 
+def _harness() -> str:
+    """Version of the harness, and the commit of a checkout (with a + where its files differ from it)."""
+    name = installed("atrex") or "source tree"
+    root = Path(__file__).resolve().parent.parent
+    if not (root / ".git").exists():
+        return name
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty=+", "--exclude=*"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return name
+    return f"{name} ({found.stdout.strip()})" if found.returncode == 0 else name
+
+
 def provenance(hardware: str, device: Device) -> Provenance:
     """Versions of everything that can change a measurement on this machine."""
     import torch
@@ -24,7 +40,7 @@ def provenance(hardware: str, device: Device) -> Provenance:
     return Provenance(
         hardware=hardware,
         device=device,
-        harness=installed("atrex") or "source tree",
+        harness=_harness(),
         torch=torch.__version__,
         triton=installed("triton"),
         python=platform.python_version(),

@@ -119,6 +119,15 @@ class Judgement(Record):
             for v in self.verdicts
         )
 
+    @model_validator(mode="after")
+    def _spoken_once(self) -> Self:
+        names = [verdict.gate for verdict in self.verdicts]
+        if len(set(names)) < len(names):
+            raise ValueError("a gate speaks once in a judgement")
+        if not self.required:
+            raise ValueError("a judgement without required gates would accept anything")
+        return self
+
     @model_validator(mode="before")
     @classmethod
     def _drop_derived(cls, data: Any) -> Any:
@@ -163,15 +172,27 @@ class Latency(Record):
     temperature_c: int | None = None
     power_w: float | None = None
 
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if not 0 < self.p10_us <= self.median_us <= self.p90_us:
+            raise ValueError("a latency's median lies between its 10th and 90th percentile")
+        return self
+
 
 class Ratio(Record):
-    """Paired speed-up (other time / this time) with a bootstrap confidence interval."""
+    """Paired speed-up (other time / this time) with a confidence interval."""
 
-    median: float
-    low: float
+    median: Annotated[float, Field(gt=0)]
+    low: Annotated[float, Field(gt=0)]
     high: float
-    n: int
-    confidence: float = 0.95
+    n: Annotated[int, Field(ge=1)]
+    confidence: Annotated[float, Field(ge=0, lt=1)] = 0.95
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if not self.low <= self.median <= self.high:
+            raise ValueError("a ratio's median lies within its interval")
+        return self
 
     @property
     def better(self) -> bool:

@@ -219,6 +219,5 @@ def write_atomic(path: Path, text: str) -> Path:
 
 
 def _unwritable(path: Path, reason: str | None) -> EnvironmentProblem:
-    return EnvironmentProblem(
-        f"{path}: cannot write ({reason}); choose another directory with --runs or ATREX_RUNS"
-    )
+    hint = "choose another place with --runs or --output"
+    return EnvironmentProblem(f"{path}: cannot write ({reason}); {hint}")

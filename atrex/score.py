@@ -215,7 +215,7 @@ def geometric_mean(ratios: Iterable[Ratio]) -> Ratio | None:
     """Geometric mean of per-case speed-ups with an interval at 95 %; None over no case. `n` counts cases.
 
     Each case's interval, divided by the normal quantile of its own confidence, gives a standard error of its
-    log ratio, one for either side as bootstrap intervals are rarely symmetric. Cases are measured one after
+    log ratio, one for either side as these intervals are rarely symmetric. Cases are measured one after
     another and taken as independent, so the standard error of the mean log is the root of the summed squares
     over n; one case keeps its own interval. The interval speaks of measurement noise on these cases; it says
     nothing about cases that were not measured. Raises ValueError for a ratio that is not positive.

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from atrex import protocol
-from atrex.inputs import build_inputs
+from atrex.inputs import apply_edit, build_inputs
 from atrex.problem import Problem
 
 _WARM_UP = 3
@@ -57,6 +57,9 @@ class PreparedCase:
 
     def round(self, request: protocol.Round) -> protocol.Reply:
         """Time some passes; one sample (µs per call) a pass."""
+        for edit in request.edits:
+            for inputs in self.sets:
+                inputs[edit.input].copy_(apply_edit(inputs[edit.input], edit))
         if request.spoil:
             self._spoil_outputs()
         with torch.no_grad():

@@ -186,12 +186,12 @@ class Worker:
         self._synchronize()
         guards += fresh.guards if fresh else []
         broken = tuple(sorted({guard.name for guard in guards if not guard.intact()}))
-        sent_inputs = tuple(self._send(n, t, arena, deliver=True) for n, t in inputs.items())
+        after = inputs.items() if call.deliver_inputs else ()
         return report.model_copy(
             update={
                 "broken_guards": broken,
                 "violations": tuple(str(v) for v in violations)[:8],
-                "inputs": sent_inputs if call.deliver_inputs else (),
+                "inputs": tuple(self._send(name, tensor, arena, deliver=True) for name, tensor in after),
             }
         )
 

@@ -75,11 +75,12 @@ def roofline(name: str | None, workload: str, gpu: str | None, *, as_json: bool)
     """Bounds of every case; without `gpu` those of this machine, with its measured peaks."""
     import torch
 
+    named = resolve_operator(name) if name else None
     device: Device = "cuda" if gpu or torch.cuda.is_available() else "cpu"
     hardware = load_hardware(gpu) if gpu else detect(device)
     calibration = load_calibration(hardware, device)
     loaded = load_workload(workload)
-    wanted = [resolve_operator(name)] if name else [op for op in operators() if op in loaded.operators]
+    wanted = [named] if named else [op for op in operators() if op in loaded.operators]
     rows: list[dict[str, Any]] = []
     for operator in wanted:
         problem, cases = load_problem(operator), operator_cases(workload, operator)

@@ -33,13 +33,14 @@ def choose_device(option: DeviceOption) -> Device:
 def choose_cases(
     workload: str, operator: str, wanted: Sequence[str], limit: int | None = None
 ) -> tuple[Case, ...]:
-    """An operator's cases, or those named (`rms_norm-007`, or just `7`). Raises UsageError."""
+    """An operator's cases, or those named (`rms_norm-007`, or just `007` or `7`). Raises UsageError."""
     cases = operator_cases(workload, operator)
     if wanted:
         by_name = {case.id: case for case in cases} | {str(int(c.id.rsplit("-", 1)[1])): c for c in cases}
-        if unknown := [name for name in wanted if name not in by_name]:
+        names = [name.lstrip("0") or "0" if name.isdecimal() else name for name in wanted]
+        if unknown := [name for name in names if name not in by_name]:
             raise UsageError(f"{operator} has no case {unknown[0]!r}; see `atrex show {operator}`")
-        cases = tuple(by_name[name] for name in wanted)
+        cases = tuple(dict.fromkeys(by_name[name] for name in names))
     return cases[:limit]
 
 

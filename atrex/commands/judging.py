@@ -11,14 +11,15 @@ from rich.table import Table
 
 from atrex.candidate import Candidate, load_candidate
 from atrex.commands.common import DeviceOption, choose_cases, choose_device, console_for_output, print_json
-from atrex.errors import RejectedError, UsageError
+from atrex.errors import EnvironmentProblem, RejectedError
 from atrex.gates import GATE_NAMES
 from atrex.gates.context import Level
 from atrex.judge import CandidateFault, Engine, Timeouts
 from atrex.measure import Timing, measure_case, protocol_for
-from atrex.problem import resolve_operator
+from atrex.problem import load_problem, resolve_operator
 from atrex.records import Dsl, Judgement, Verdict
 from atrex.report.terminal import render_verdict_line, render_verdicts
+from atrex.roofline import bound, detect
 from atrex.telemetry import gpu_telemetry
 from atrex.verify import Verifier
 
@@ -78,7 +79,7 @@ def _require_accepted(judgement: Judgement, gates: Sequence[str], path: Path) ->
     blamed = next((v for v in judgement.verdicts if v.status != "PASS"), None)
     why = f"{blamed.gate} {blamed.status.value}: {blamed.reason}" if blamed else "not all gates have spoken"
     if blamed and blamed.status == "ERROR":
-        raise UsageError(f"{path}: the harness could not judge: {why}")
+        raise EnvironmentProblem(f"{path}: the harness could not judge: {why}")
     raise RejectedError(f"{path}: not accepted: {why}")
 
 
@@ -103,12 +104,15 @@ def measure(
     chosen = choose_cases(workload, operator, cases, limit)
     where = choose_device(device)
     rules = protocol_for(where, quick=quick)
+    problem, hardware = load_problem(operator), detect(where)
     rows: list[dict[str, Any]] = []
     with Engine(where) as engine:
         sessions = [engine.session(candidate) for candidate in candidates]
         try:
             for case in chosen:
-                timings = measure_case(sessions, case, rules, gpu_telemetry(where))
+                cost = problem.module.cost(case.init, problem.dims(case))
+                floor = bound(cost, hardware, None).sol_us
+                timings = measure_case(sessions, case, rules, gpu_telemetry(where), floor)
                 rows.append(_row(case.id, candidates, timings))
         except CandidateFault as fault:
             raise RejectedError(f"not measured: {fault.kind.value}: {fault.message}") from None

@@ -63,9 +63,7 @@ def error_bound(
 def half_ulp(magnitude: Tensor, dtype: torch.dtype) -> Tensor:
     """Half a unit in the last place of `dtype` at a magnitude given in fp64 (subnormals included)."""
     info = torch.finfo(dtype)
-    exponent = torch.frexp(magnitude)[1] - 1
-    smallest = torch.frexp(torch.tensor(info.smallest_normal, dtype=torch.float64))[1] - 1
-    exponent = torch.clamp(exponent, min=int(smallest))
+    exponent = torch.frexp(magnitude.clamp(min=info.smallest_normal))[1] - 1
     return torch.ldexp(torch.full_like(magnitude, info.eps / 2), exponent)
 
 

@@ -96,16 +96,16 @@ class GateContext:
         [], Session
     ]  # a session whose memory accesses are checked; may raise EnvironmentProblem
     metrics: dict[str, Scalar] = field(default_factory=dict)
-    _random: random.Random = field(init=False)
+    dice: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
-        self._random = random.Random(f"{self.seed}/{self.gate}")
+        self.dice = random.Random(f"{self.seed}/{self.gate}")
 
     # -- what to run ---------------------------------------------------------------------------
 
     def new_seed(self) -> int:
         """The next seed of this gate; the same judgement seed gives the same sequence."""
-        return self._random.randrange(1 << 48)
+        return self.dice.randrange(1 << 48)
 
     def spec(self, dims: dict[str, int], **changes: Any) -> InputSpec:
         """A recipe for inputs of these dimensions under a fresh seed."""
@@ -145,7 +145,7 @@ class GateContext:
         """All cases, or as many as the plan looks at, drawn afresh."""
         if len(cases) <= self.plan.cases:
             return list(cases)
-        return self._random.sample(list(cases), self.plan.cases)
+        return self.dice.sample(list(cases), self.plan.cases)
 
     def fit_rows(self, dims: dict[str, int], rows: int) -> int:
         """Rows reduced so that the engine can be asked for them."""
@@ -176,7 +176,7 @@ class GateContext:
             if problem := form_problem(self.problem, call.inputs, outcome.report):
                 raise Rejection(problem, self.witness(call.inputs))
             if call.deliver and set(outcome.outputs) != set(self.problem.spec.outputs):
-                raise Rejection("an output's bytes could not be read", self.witness(call.inputs))
+                raise Rejection("an output is no strided tensor", self.witness(call.inputs))
         return outcomes
 
     def fault(self, fault: CandidateFault, spec: InputSpec) -> Rejection:
@@ -249,7 +249,7 @@ class GateContext:
         count = max(1, min(rows, 64, self.plan.judged_elements // width))
         last = rows - count
         starts = [0, last, *(min(last, max(0, row - count // 2)) for row in extra)]
-        starts += [self._random.randrange(last + 1) for _ in range(self.plan.windows)]
+        starts += [self.dice.randrange(last + 1) for _ in range(self.plan.windows)]
         for start in sorted(set(starts)):
             part = window_spec(self.problem, tiled, start, count)
             try:

@@ -6,13 +6,15 @@ import math
 
 from atrex.gates.comparators import bit_mismatch
 from atrex.gates.context import GateContext, Rejection
-from atrex.inputs import build_inputs
+from atrex.inputs import build_inputs, negations
 from atrex.judge import Outcome
 from atrex.protocol import SPECIALS, Call, Edit, InputSpec
 
+_MANY = 100
+
 
 def run(ctx: GateContext) -> None:
-    """f(a), f(b), f(a) at other addresses, then at the same ones; then inputs that hold special values."""
+    """f(a), f(b), f(a) at other and at the same addresses; special values; many calls, then a change."""
     for dims in ctx.representatives():
         a = ctx.spec(dims, source=ctx.rich_source)
         b = ctx.spec(dims, source=ctx.rich_source)
@@ -32,6 +34,18 @@ def run(ctx: GateContext) -> None:
                 _untouched(ctx, spec, outcome)
         if ctx.elements(dims) <= ctx.plan.judged_elements:
             _with_specials(ctx, dims)
+    _after_many(ctx, min(ctx.representatives(), key=ctx.elements))
+
+
+def _after_many(ctx: GateContext, dims: dict[str, int]) -> None:
+    """Many calls on the same contents, then one row changed in place: a memory may take its time to act."""
+    a = ctx.spec(dims, source=ctx.rich_source)
+    edits = negations(ctx.problem, dims, ctx.dice)
+    changed = a.model_copy(update={"edits": edits})
+    alone = ctx.call(changed, fresh_model=True)
+    calls = [Call(inputs=a, same_buffers=True, deliver=False)] * _MANY
+    *_, last = ctx.calls([*calls, Call(inputs=changed, same_buffers=True)])
+    ctx.require_same_bits(changed, last.outputs, alone.outputs, f"changed in place after {_MANY} calls")
 
 
 def _with_specials(ctx: GateContext, dims: dict[str, int]) -> None:

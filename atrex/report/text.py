@@ -109,8 +109,8 @@ def _metric(value: object) -> str:
 
 
 def reason(verdict: Verdict) -> str:
-    """Why a gate did not pass, after the kind of crash where there was one."""
-    return (f"{verdict.fault}: " if verdict.fault else "") + plain(verdict.reason)
+    """Why a gate did not pass; the reason of a crash begins with its kind."""
+    return plain(verdict.reason)
 
 
 def place(witness: Witness) -> str:

@@ -143,7 +143,7 @@ def rejected() -> Judgement:
             gate="bounds",
             status=Status.FAIL,
             tolerance_free=True,
-            reason="reads past the end of x",
+            reason="illegal access: reads past the end of x",
             fault=FaultKind.ILLEGAL_ACCESS,
         ),
         Verdict(
