@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 OP ?= rmsnorm
-BUDGET ?= 4m
+BUDGET ?= 210s
 STAMP := $(VENV)/.installed
 
 # Installed without a network beyond the package index. torch is pinned by constraints.txt: unpinned,

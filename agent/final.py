@@ -108,7 +108,7 @@ def report(
     notes: Sequence[str],
 ) -> RunReport:
     """The report of a run from its search state and final results."""
-    costs = {case.id: problem.module.cost(case.init, problem.dims(case)) for case in cases}
+    costs = {case.id: problem.cost(problem.shape(case)) for case in cases}
     judgement = judgements.get(state.incumbent)
     accepted = judgement is not None and judgement.accepted
     assert run.meta.dsl is not None

@@ -76,7 +76,7 @@ class Instrument:
 
     def bound(self, case: Case) -> Bound:
         """Roofline of one case on this machine."""
-        cost = self.problem.module.cost(case.init, self.problem.dims(case))
+        cost = self.problem.cost(self.problem.shape(case))
         return bound(cost, self.hardware, self.calibration)
 
     def time(

@@ -104,7 +104,6 @@ def _open_run(options: Options) -> Run:
     device = choose_device(options.device)
     if device == "cpu":
         cpp.compiler_version()
-    choose_cases(options.workload, operator, options.cases)  # what is wrong is said before a run is made
     meta = RunMeta(
         created=now(),
         command=tuple(shlex.quote(argument) for argument in ("atrex", *sys.argv[1:])),
@@ -121,6 +120,7 @@ def _open_run(options: Options) -> Run:
         },
         provenance=provenance(_hardware_name(device), device),
     )
+    choose_cases(options.workload, operator, options.cases)  # what is wrong is said before a run is made
     return create_run(runs_root(options.runs), meta)
 
 

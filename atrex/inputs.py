@@ -9,8 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from atrex.problem import DTYPES, Dims, Draw, LayoutKind, Problem
+from atrex.contract import LayoutKind
+from atrex.problem import Draw, Problem
 from atrex.protocol import Edit, Fill, InputSpec, SpecialName
+from atrex.records import Shape
 
 HUGE = 2.0**100
 # Primes: what a row holds must not follow from its index modulo a tile size.
@@ -86,30 +88,18 @@ def build_inputs(
 
 def draw_values(problem: Problem, spec: InputSpec, device: torch.device) -> dict[str, Tensor]:
     """The input values, before layout and guard bands."""
-    dims = dict(spec.dims)
-    row_dim = first_dim(problem)
-    if spec.tile_rows is not None:
-        dims[row_dim] = min(dims[row_dim], spec.tile_rows)
+    shape, rows = problem.full(spec.shape), problem.rows
+    if spec.tile_rows is not None and rows is not None:
+        shape = problem.resize(shape, **{rows: min(shape.dims[rows], spec.tile_rows)})
     generator = torch.Generator(device=device)
     generator.manual_seed(spec.seed & _SEED_MASK)
-    values = problem.source(spec.source)(Draw(spec.init, dims, generator, device))
-    if spec.tile_rows is not None:
-        for name in row_inputs(problem):
-            values[name] = repeat_rows(values[name], spec.dims[row_dim])
+    values = problem.source(spec.source)(Draw(shape, generator, device))
+    if spec.tile_rows is not None and rows is not None:
+        for name in problem.row_inputs():
+            values[name] = repeat_rows(values[name], spec.dims[rows])
     for edit in spec.edits:
         values[edit.input] = apply_edit(values[edit.input], edit)
     return values
-
-
-def first_dim(problem: Problem) -> str:
-    """Name of the leading dimension of the first input: its rows."""
-    return next(iter(problem.spec.inputs.values())).shape[0]
-
-
-def row_inputs(problem: Problem) -> tuple[str, ...]:
-    """Data inputs whose leading dimension is the row dimension."""
-    row_dim = first_dim(problem)
-    return tuple(n for n, t in problem.spec.inputs.items() if t.role == "data" and t.shape[0] == row_dim)
 
 
 def repeat_rows(block: Tensor, rows: int) -> Tensor:
@@ -139,21 +129,25 @@ def window_spec(problem: Problem, tiled: InputSpec, start: int, count: int) -> I
     """
     if moving := [edit.kind for edit in tiled.edits if edit.kind not in ("scale", "broadcast_rows")]:
         raise ValueError(f"a window of a recipe with {moving[0]}: its rows are not those of its block")
-    rows = tiled.dims[first_dim(problem)]
+    assert problem.rows is not None
+    rows = tiled.dims[problem.rows]
     block = min(tiled.tile_rows or rows, rows)
     at = tuple(row % block for row in range(start, start + count))
-    takes = tuple(Edit(kind="take_rows", input=name, at=at) for name in row_inputs(problem))
-    dims = tiled.dims | {first_dim(problem): block}
-    return tiled.model_copy(update={"dims": dims, "edits": (*tiled.edits, *takes), "tile_rows": None})
+    takes = tuple(Edit(kind="take_rows", input=name, at=at) for name in problem.row_inputs())
+    shape = problem.resize(tiled.shape, **{problem.rows: block})
+    return tiled.model_copy(update={"shape": shape, "edits": (*tiled.edits, *takes), "tile_rows": None})
 
 
-def negations(problem: Problem, dims: Dims, dice: random.Random, row: int | None = None) -> tuple[Edit, ...]:
+def negations(
+    problem: Problem, shape: Shape, dice: random.Random, row: int | None = None
+) -> tuple[Edit, ...]:
     """One row to negate in each floating data input: `row` where its rows are the problem's, else any."""
-    ours = row_inputs(problem)
+    ours = problem.row_inputs()
     edits = list[Edit]()
     for name, tensor in problem.spec.inputs.items():
-        extent = dims[tensor.shape[0]]
-        if tensor.role == "data" and DTYPES[tensor.dtype].is_floating_point and extent:
+        extent = problem.tensor_shape(tensor, shape)[0]
+        floating = problem.tensor_dtype(tensor, shape).is_floating_point
+        if tensor.role == "data" and floating and extent and not tensor.optional:
             at = row if row is not None and name in ours else dice.randrange(extent)
             edits.append(Edit(kind="negate_rows", input=name, at=(at,)))
     return tuple(edits)
@@ -183,16 +177,19 @@ def apply_edit(tensor: Tensor, edit: Edit) -> Tensor:
         flat = tensor.contiguous().view(-1)
         index = torch.tensor(edit.at, dtype=torch.int64, device=tensor.device)
         values = [special_value(name, tensor.dtype) for name in edit.values]
-        flat[index] = torch.tensor(values, dtype=torch.float64, device=tensor.device).to(tensor.dtype)
-        return flat.view(tensor.shape)
+        placed = torch.tensor(values, dtype=torch.float64, device=tensor.device).to(tensor.dtype)
+        return bits(flat).index_copy(0, index, bits(placed)).view(tensor.dtype).view(tensor.shape)
+    # Rows move as bits: not every operation exists for the eight-bit dtypes.
+    raw = bits(tensor)
     if edit.kind == "permute_rows":
-        return tensor[permutation(tensor.shape[0], edit.seed).to(tensor.device)]
+        return raw[permutation(tensor.shape[0], edit.seed).to(tensor.device)].view(tensor.dtype)
+    if edit.kind == "broadcast_rows":
+        return raw[:1].expand(raw.shape).contiguous().view(tensor.dtype) if tensor.shape[0] else tensor
     rows = torch.tensor(edit.at, dtype=torch.int64, device=tensor.device)
     if edit.kind == "take_rows":
-        return tensor[rows]
-    if edit.kind == "negate_rows":
-        return tensor.index_copy(0, rows, -tensor[rows])
-    return tensor[:1].expand(tensor.shape).contiguous() if tensor.shape[0] else tensor
+        return raw[rows].view(tensor.dtype)
+    negated = -raw[rows].view(tensor.dtype).to(torch.float32)
+    return raw.index_copy(0, rows, bits(negated.to(tensor.dtype))).view(tensor.dtype)
 
 
 def permutation(rows: int, seed: int) -> Tensor:

@@ -6,7 +6,6 @@ of memory that it made and sealed itself, sized by what the problem declares.
 
 from __future__ import annotations
 
-import math
 import os
 import secrets
 import shutil
@@ -24,9 +23,10 @@ from torch import Tensor
 from atrex import protocol
 from atrex.arena import Arena, ImpossibleReport, padded
 from atrex.candidate import Candidate
+from atrex.contract import InputTensor, OutputTensor
 from atrex.dsl import cpp
 from atrex.errors import EnvironmentProblem
-from atrex.problem import DTYPES, Problem, load_problem
+from atrex.problem import Problem, load_problem
 from atrex.process import ForkServer, WorkerDied, WorkerProcess
 from atrex.records import Device, FaultKind
 from atrex.sandbox import Limits, SandboxPolicy, scrubbed_environment
@@ -348,15 +348,13 @@ class Session:
         """Arena bytes for what the problem declares that this call returns."""
         total = 0
         if call.deliver:
-            shapes = [
-                (self.problem.output_shape(name, call.inputs.dims), output.dtype)
-                for name, output in self.problem.spec.outputs.items()
-            ]
-            total += sum(_nbytes(shape, dtype) for shape, dtype in shapes)
+            total += sum(self._nbytes(tensor, call) for tensor in self.problem.spec.outputs.values())
         if call.deliver_inputs:
-            for tensor in self.problem.spec.inputs.values():
-                total += _nbytes(tuple(call.inputs.dims[d] for d in tensor.shape), tensor.dtype)
+            total += sum(self._nbytes(tensor, call) for tensor in self.problem.spec.inputs.values())
         return total
+
+    def _nbytes(self, tensor: InputTensor | OutputTensor, call: protocol.Call) -> int:
+        return padded(self.problem.nbytes(tensor, call.inputs.shape))
 
     def _outcome(self, report: protocol.CallReport, arena: Arena) -> Outcome:
         device = self.engine.torch_device
@@ -371,10 +369,6 @@ class Session:
 def _caches(scratch: Path) -> dict[str, str]:
     """Where our C++ compiler keeps what it built, for the candidate's next worker; Inductor stays serial."""
     return {"ATREX_CACHE_DIR": str(scratch / "cache"), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-
-
-def _nbytes(shape: Sequence[int], dtype: str) -> int:
-    return padded(math.prod(shape) * DTYPES[dtype].itemsize)
 
 
 def _memory_limit(device: Device) -> int:

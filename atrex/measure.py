@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from atrex import protocol
-from atrex.gates.comparators import IllConditionedError, accuracy_mismatch
-from atrex.inputs import build_inputs, first_dim, negations, row_inputs, tile_rows_for, window_spec
+from atrex.gates.comparators import IllConditionedError
+from atrex.gates.outputs import judge_outputs
+from atrex.inputs import build_inputs, negations, tile_rows_for, window_spec
 from atrex.judge import CandidateFault, Engine, Session, new_seed
 from atrex.problem import Problem
 from atrex.protocol import InputSpec
@@ -163,14 +164,15 @@ def _recipe(
     problem: Problem, case: Case, rules: Protocol, engine: Engine
 ) -> tuple[InputSpec, tuple[int, ...]]:
     """Inputs of a case, and the seeds of as many sets as make three last-level caches."""
-    dims = problem.dims(case)
-    cost = problem.module.cost(case.init, dims)
+    shape = problem.shape(case)
+    cost = problem.cost(shape)
     sets = -(-3 * rules.cache_bytes // max(1, cost.bytes))
     sets = max(2 if engine.device == "cpu" else 4, min(rules.max_sets, sets))
-    rows = dims[first_dim(problem)]
-    width = cost.read_bytes // max(1, rows * 2)
-    tile = tile_rows_for(rows, width) if rules.tiled and problem.row_independent else None
-    spec = InputSpec(init=problem.init(case.init), dims=dims, seed=0, tile_rows=tile)
+    tile = None
+    if rules.tiled and problem.rows is not None:
+        rows = shape.dims[problem.rows]
+        tile = tile_rows_for(rows, problem.elements(shape) // max(1, rows))
+    spec = InputSpec(shape=shape, seed=0, tile_rows=tile)
     return spec, tuple(new_seed() for _ in range(sets))
 
 
@@ -239,42 +241,41 @@ def _check_kept(session: Session, problem: Problem, spec: InputSpec, seeds: tupl
     timed, even one that looks at a part of its inputs before it trusts its memory, gives the old ones.
     """
     dice = random.SystemRandom()
-    rows = spec.dims[first_dim(problem)]
-    start, count = 0, rows
+    start, count = 0, spec.dims[problem.rows] if problem.rows else 1
     if spec.tile_rows is not None:
-        count = min(rows, _CHECKED_ROWS)
+        rows, count = count, min(count, _CHECKED_ROWS)
         start = dice.randrange(rows - count + 1)
-    edits = negations(problem, spec.dims, dice, row=start + dice.randrange(count))
+    edits = negations(problem, spec.shape, dice, row=start + dice.randrange(max(1, count)))
     session.round(1, spoil=True, edits=edits)
     index = dice.randrange(len(seeds))
     ours = spec.model_copy(update={"seed": seeds[index]})
     if spec.tile_rows is not None:
         ours = window_spec(problem, ours, start, count)
-        moved = row_inputs(problem)
+        moved = problem.row_inputs()
         edits = tuple(
             e.model_copy(update={"at": (e.at[0] - start,)}) if e.input in moved else e for e in edits
         )
     ours = ours.model_copy(update={"edits": (*ours.edits, *edits)})
-    nbytes = sum(
-        int(np.prod(problem.output_shape(name, spec.dims))) * problem.output_dtype(name).itemsize + 64
-        for name in problem.spec.outputs
-    )
+    nbytes = sum(problem.nbytes(out, spec.shape) + 64 for out in problem.spec.outputs.values())
     outputs = session.keep(index, nbytes).outputs
     if set(outputs) != set(problem.spec.outputs):
         raise CandidateFault(FaultKind.EXITED, "a timed call left no output of the declared form")
-    inputs, _ = build_inputs(problem, ours, session.engine.torch_device)
-    eager = problem.module.reference(ours.init, inputs)
-    oracle = problem.module.oracle(ours.init, inputs)
-    for name, got in outputs.items():
-        part = got[start : start + count]
-        if part.shape != eager[name].shape or part.dtype != eager[name].dtype:
+    for name, declared in problem.spec.outputs.items():
+        form, got = problem.tensor_shape(declared, spec.shape), outputs[name]
+        right = got.shape == form or (declared.bounded and got.shape[1:] == form[1:])
+        if not right or got.dtype != problem.tensor_dtype(declared, spec.shape):
             raise CandidateFault(FaultKind.EXITED, "a timed call left an output of another form")
-        try:
-            mismatch, _ = accuracy_mismatch(part, eager[name], oracle[name], problem.contract, spec.dims)
-        except IllConditionedError:
-            continue  # the accuracy gate has said so already; a timed call cannot be judged either
-        if mismatch:
-            raise CandidateFault(FaultKind.EXITED, f"a timed call's output is wrong: {mismatch.what}")
+    inputs, _ = build_inputs(problem, ours, session.engine.torch_device)
+    if spec.tile_rows is not None:
+        sliced = problem.row_outputs()
+        outputs = {n: got[start : start + count] if n in sliced else got for n, got in outputs.items()}
+    try:
+        found, _ = judge_outputs(problem, ours.shape, inputs, outputs)
+    except IllConditionedError:
+        return  # the accuracy gate has said so already; a timed call cannot be judged either
+    if found:
+        name, mismatch = found
+        raise CandidateFault(FaultKind.EXITED, f"a timed call's output is wrong: {name} {mismatch.what}")
 
 
 def _latency(contestant: Contestant, telemetry: dict[str, Any]) -> Latency:

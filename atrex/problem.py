@@ -1,179 +1,113 @@
 """A problem: what an operator must compute, over which inputs, under which contract.
 
-`bench/<operator>/problem.yaml` states it and `bench/<operator>/reference.py` computes it. Both the
-judge and the worker load the same problem and draw the same inputs from the same seed.
+`bench/<operator>/problem.yaml` states it and `bench/<operator>/reference.py` computes it; docs/problems.md
+explains both. The judge and the worker load the same problem and draw the same inputs from the same seed.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import Any, cast
 
 import torch
-import yaml
-from pydantic import ValidationError
 from torch import Tensor
 
+from atrex.contract import CASE_DTYPE, DTYPES, Contract, InputTensor, OutputTensor, ProblemSpec, parse_spec
 from atrex.errors import UsageError
-from atrex.records import Case, Cost, Record, Scalar
+from atrex.records import Case, Cost, InitValue, Shape
 
 BENCH = Path(__file__).resolve().parent.parent / "bench"
 
-DTYPES: dict[str, torch.dtype] = {
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-    "fp32": torch.float32,
-    "fp64": torch.float64,
-    "int32": torch.int32,
-    "int64": torch.int64,
-}
-
-LayoutKind = Literal[
-    "contiguous", "row_stride", "odd_row_stride", "offset", "transposed", "expanded", "strided"
-]
-Init = Mapping[str, Scalar]
-Dims = Mapping[str, int]
-
-
-class InitSpec(Record):
-    """A constructor argument of `Model`."""
-
-    type: Literal["float", "int", "bool", "str"]
-    default: Scalar = None
-    min: float | None = None
-    max: float | None = None
-
-
-class DimSpec(Record):
-    """The legal range of one dimension."""
-
-    min: int
-    max: int
-
-
-class InputTensor(Record):
-    """A tensor argument of `Model.forward`; a parameter is constant between steps of a model."""
-
-    shape: tuple[str, ...]
-    dtype: str
-    role: Literal["data", "parameter"]
-
-
-class OutputTensor(Record):
-    """A tensor that `Model.forward` returns."""
-
-    shape: tuple[str, ...]
-    dtype: str
-
-
-class LayoutContract(Record):
-    """Layouts of the inputs that must work, and those that a candidate may refuse clearly."""
-
-    exact: bool = False  # bit-equal to the contiguous run; otherwise within the error bound of it
-    must: tuple[LayoutKind, ...] = ()
-    may_refuse: tuple[LayoutKind, ...] = ()
-
-
-class RowPermutation(Record):
-    """Permuting dimension 0 of `input` permutes dimension 0 of `output`, bit for bit."""
-
-    kind: Literal["row_permutation"]
-    input: str
-    output: str
-
-
-class PowerOfTwo(Record):
-    """Inputs and init scaled by 2^(k * power) scale each output by 2^(k * power), bit for bit."""
-
-    kind: Literal["power_of_two"]
-    scale: dict[str, int]
-    init: dict[str, int] = {}
-    output: dict[str, int]
-    exponents: tuple[int, ...]
-
-
-class Contract(Record):
-    """What beyond the formula a candidate promises."""
-
-    accumulator: Literal["fp32", "fp64"]
-    reduced: str | None = None
-    rounding_steps: int
-    deterministic: bool = True
-    specials: tuple[str, ...] = ()
-    layouts: LayoutContract = LayoutContract()
-    may_be_unsupported: tuple[str, ...] = ()
-    relations: tuple[RowPermutation | PowerOfTwo, ...] = ()
-
-
-class ProblemSpec(Record):
-    """The whole of problem.yaml."""
-
-    schema_version: Literal[1]
-    operator: str
-    aliases: tuple[str, ...] = ()
-    summary: str
-    init: dict[str, InitSpec] = {}
-    dims: dict[str, DimSpec]
-    inputs: dict[str, InputTensor]
-    outputs: dict[str, OutputTensor]
-    returns: Literal["tensor", "dict", "tuple"]
-    contract: Contract
-    buckets: dict[str, tuple[int, ...]] = {}
+Init = Mapping[str, Any]  # constructor arguments by name
+Input = Mapping[str, Any]  # what a workload states of a case: extents, lists of lengths, a dtype
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """An fp64 result and, per element, the sum of magnitudes that rounding errors grow from."""
+    """An fp64 result with, per element, what its error bound is made of.
+
+    `terms` is the sum of magnitudes that rounding errors of the declared accumulator grow from. `slack` is a
+    further absolute allowance, for roundings to a narrower dtype that the contract names within the function:
+    such an intermediate value may round either way.
+    """
 
     value: Tensor
     terms: Tensor
+    slack: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """What an output's error bound depends on besides its values: see atrex.gates.comparators."""
+
+    accumulator: str
+    reduced: int  # length of the sum
+    rounding_steps: int
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
     """One seeded draw of inputs: the same seed gives the same bits on the same kind of device."""
 
-    init: Init
-    dims: Dims
+    shape: Shape
     generator: torch.Generator
     device: torch.device
 
-    def normal(self, shape: tuple[int, ...], std: float, dtype: torch.dtype) -> Tensor:
+    @property
+    def init(self) -> Init:
+        """Constructor arguments of the candidate."""
+        return self.shape.init
+
+    @property
+    def dims(self) -> Mapping[str, int]:
+        """Extents by name, derived ones included."""
+        return self.shape.dims
+
+    @property
+    def lengths(self) -> Mapping[str, tuple[int, ...]]:
+        """Lists of extents by name."""
+        return self.shape.lengths
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of tensors whose dtype each case names."""
+        return DTYPES[self.shape.dtype]
+
+    def normal(self, shape: Sequence[int], std: float, dtype: torch.dtype) -> Tensor:
         """N(0, std) drawn in `dtype`."""
-        empty = torch.empty(shape, dtype=dtype, device=self.device)
+        empty = torch.empty(tuple(shape), dtype=dtype, device=self.device)
         return empty.normal_(0.0, std, generator=self.generator)
 
-    def uniform(self, shape: tuple[int, ...]) -> Tensor:
+    def uniform(self, shape: Sequence[int]) -> Tensor:
         """U[0, 1) in fp32."""
-        empty = torch.empty(shape, dtype=torch.float32, device=self.device)
+        empty = torch.empty(tuple(shape), dtype=torch.float32, device=self.device)
         return empty.uniform_(0.0, 1.0, generator=self.generator)
+
+    def integers(self, shape: Sequence[int], below: int, dtype: torch.dtype = torch.int32) -> Tensor:
+        """Uniform integers in [0, below)."""
+        empty = torch.empty(tuple(shape), dtype=dtype, device=self.device)
+        return empty.random_(0, max(1, below), generator=self.generator)
+
+    def permutation(self, count: int) -> Tensor:
+        """A random order of [0, count), int64."""
+        return torch.randperm(count, generator=self.generator, device=self.device)
 
 
 Source = Callable[[Draw], dict[str, Tensor]]
 
 
-class ReferenceModule(Protocol):
-    """What `bench/<operator>/reference.py` provides."""
-
-    PROBES: Mapping[str, Mapping[str, Source]]
-
-    def make_inputs(self, draw: Draw) -> dict[str, Tensor]: ...
-    def reference(self, init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]: ...
-    def oracle(self, init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Expected]: ...
-    def cost(self, init: Init, dims: Dims) -> Cost: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An operator's specification together with its reference implementation."""
+    """An operator's specification together with its reference module (docs/problems.md)."""
 
     spec: ProblemSpec
-    module: ReferenceModule
+    module: Any
 
     @property
     def operator(self) -> str:
@@ -185,19 +119,87 @@ class Problem:
         """What a candidate promises beyond the formula."""
         return self.spec.contract
 
+    @property
+    def probes(self) -> Mapping[str, Mapping[str, Source]]:
+        """Directed inputs by the gate that uses them and by name."""
+        return cast(Mapping[str, Mapping[str, Source]], getattr(self.module, "PROBES", {}))
+
     def source(self, name: str) -> Source:
         """The input generator called `name`: "production", or a probe. Raises KeyError."""
         if name == "production":
-            return self.module.make_inputs
-        for probes in self.module.PROBES.values():
+            return cast(Source, self.module.make_inputs)
+        for probes in self.probes.values():
             if name in probes:
                 return probes[name]
         raise KeyError(name)
 
-    def init(self, given: Init) -> dict[str, Scalar]:
-        """Constructor arguments: those given over the defaults."""
-        defaults = {name: spec.default for name, spec in self.spec.init.items()}
-        return {**defaults, **given}
+    def full(self, shape: Shape) -> Shape:
+        """The shape with every constructor argument, defaults included: what the module's functions see."""
+        return shape.model_copy(update={"init": {**self._defaults(), **shape.init}})
+
+    def reference(self, shape: Shape, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Eager PyTorch in the production dtypes."""
+        return cast(dict[str, Tensor], self.module.reference(self.full(shape).init, inputs))
+
+    def oracle(self, shape: Shape, inputs: Mapping[str, Tensor]) -> dict[str, Expected]:
+        """The result in fp64, with what its error bound is made of."""
+        return cast(dict[str, Expected], self.module.oracle(self.full(shape).init, inputs))
+
+    def cost(self, shape: Shape) -> Cost:
+        """Semantic work and the fewest bytes that must move."""
+        return cast(Cost, self.module.cost(self.full(shape)))
+
+    # -- shapes --------------------------------------------------------------------------------
+
+    def shape(self, case: Case) -> Shape:
+        """The shape of a production case."""
+        return self.shape_of(case.init, case.input)
+
+    def shape_of(self, init: Init, input: Input) -> Shape:
+        """A shape from what a workload states: constructor arguments, extents, lists of lengths, a dtype.
+
+        Raises ValueError, TypeError or KeyError where that is not enough.
+        """
+        stated = {**input}
+        if convert := getattr(self.module, "extents", None):
+            stated = convert({**self._defaults(), **init}, input)
+        lengths = {name: expand(stated[name]) for name in self.spec.lengths}
+        for name in self.spec.dims:
+            if type(stated.get(name)) is not int:
+                raise ValueError(f"{name} is {stated.get(name)!r}, not an integer")
+        dims = {name: stated[name] for name in self.spec.dims}
+        dtype = str(stated.get("dtype") or next(iter(self.spec.case_dtypes), ""))
+        return self._complete(Shape(init=dict(init), dims=dims, lengths=lengths, dtype=dtype))
+
+    def resize(self, shape: Shape, **dims: int) -> Shape:
+        """The shape with other extents of free dimensions; what follows from them follows."""
+        free = {name: shape.dims[name] for name in self.spec.dims}
+        return self._complete(shape.model_copy(update={"dims": free | dims}))
+
+    def with_init(self, shape: Shape, **init: InitValue) -> Shape:
+        """The shape with other constructor arguments."""
+        return self._complete(shape.model_copy(update={"init": {**shape.init, **init}}))
+
+    def _complete(self, shape: Shape) -> Shape:
+        """Derived extents, and constructor arguments that follow from extents."""
+        dims = {name: shape.dims[name] for name in self.spec.dims}
+        init = dict(shape.init)
+        for name, spec in self.spec.init.items():
+            if spec.dim in dims:
+                init[name] = dims[str(spec.dim)]
+        if derive := getattr(self.module, "derive", None):
+            dims |= derive({**self._defaults(), **init}, dims, shape.lengths)
+        return shape.model_copy(update={"init": init, "dims": dims})
+
+    def _defaults(self) -> dict[str, InitValue]:
+        return {name: spec.default for name, spec in self.spec.init.items()}
+
+    def small(self, case: Case) -> Case:
+        """A production case reduced to what a CPU computes in a moment; the same kind of shape."""
+        if reduce := getattr(self.module, "small", None):
+            init, input = reduce({**self._defaults(), **case.init}, case.input)
+            return case.model_copy(update={"init": init, "input": input})
+        return case
 
     def complaint(self, case: Case) -> str:
         """What is wrong with a case of this operator; empty if nothing is."""
@@ -206,30 +208,83 @@ class Problem:
         for name, limits in self.spec.init.items():
             value = case.init.get(name, limits.default)
             number = isinstance(value, int | float) and not isinstance(value, bool)
-            if number and not _between(float(value or 0), limits.min, limits.max):
+            if number and not _between(float(cast(float, value)), limits.min, limits.max):
                 return f"init {name} is {value}; legal is {limits.min} to {limits.max}"
+            if limits.choices and value not in limits.choices:
+                return f"init {name} is {value!r}; legal is one of {', '.join(limits.choices)}"
+        try:
+            shape = self.shape(case)
+        except (KeyError, TypeError, ValueError) as error:
+            return f"input {error}"
         for name, legal in self.spec.dims.items():
-            extent = case.input.get(name)
-            if type(extent) is not int or not legal.min <= extent <= legal.max:
-                return f"input {name} is {extent!r}; legal is an integer from {legal.min} to {legal.max}"
+            if not legal.legal(extent := shape.dims[name]):
+                step = f" in steps of {legal.multiple_of}" if legal.multiple_of > 1 else ""
+                return f"input {name} is {extent}; legal is {legal.min} to {legal.max}{step}"
+        for name, legal in self.spec.lengths.items():
+            if bad := [length for length in shape.lengths[name] if not legal.legal(length)]:
+                return f"input {name} holds {bad[0]}; legal is {legal.min} to {legal.max}"
+        if shape.dtype and shape.dtype not in self.spec.case_dtypes:
+            return f"input dtype is {shape.dtype!r}; legal is one of {', '.join(self.spec.case_dtypes)}"
         return ""
 
-    def dims(self, case: Case) -> dict[str, int]:
-        """The dimensions of a production case."""
-        return {name: int(case.input[name]) for name in self.spec.dims}
+    def tensor_shape(self, tensor: InputTensor | OutputTensor, shape: Shape) -> tuple[int, ...]:
+        """The extents of a declared tensor."""
+        return tuple(axis if isinstance(axis, int) else shape.dims[axis] for axis in tensor.shape)
 
-    def output_shape(self, name: str, dims: Dims) -> tuple[int, ...]:
-        """The declared shape of an output for these dimensions."""
-        return tuple(dims[dim] for dim in self.spec.outputs[name].shape)
-
-    def output_dtype(self, name: str) -> torch.dtype:
-        """The declared dtype of an output."""
-        return DTYPES[self.spec.outputs[name].dtype]
+    def tensor_dtype(self, tensor: InputTensor | OutputTensor, shape: Shape) -> torch.dtype:
+        """The dtype of a declared tensor."""
+        return DTYPES[shape.dtype if tensor.dtype == CASE_DTYPE else tensor.dtype]
 
     @property
-    def row_independent(self) -> bool:
-        """Rows of the first input are computed on their own, so a slice of rows can be judged alone."""
-        return any(relation.kind == "row_permutation" for relation in self.contract.relations)
+    def tensors(self) -> tuple[InputTensor | OutputTensor, ...]:
+        """All declared tensors."""
+        return (*self.spec.inputs.values(), *self.spec.outputs.values())
+
+    def nbytes(self, tensor: InputTensor | OutputTensor, shape: Shape) -> int:
+        """Bytes of a declared tensor."""
+        return math.prod(self.tensor_shape(tensor, shape)) * self.tensor_dtype(tensor, shape).itemsize
+
+    def precision(self, output: str, shape: Shape) -> Precision:
+        """The declared precision of an output: its own, else the contract's."""
+        own, contract = self.spec.outputs[output], self.contract
+        reduced = own.reduced or contract.reduced
+        steps = contract.rounding_steps if own.rounding_steps is None else own.rounding_steps
+        length = max(1, shape.dims[reduced]) if reduced else 1
+        return Precision(own.accumulator or contract.accumulator, length, steps)
+
+    def elements(self, shape: Shape) -> int:
+        """Elements of the largest declared tensor."""
+        return max(math.prod(self.tensor_shape(tensor, shape)) for tensor in self.tensors)
+
+    def odd(self) -> tuple[Shape, ...]:
+        """Legal shapes off the production grid that the module names; none: `dims` may be swept freely."""
+        return tuple(self.shape_of(init, input) for init, input in getattr(self.module, "ODD", ()))
+
+    def check(self, shape: Shape, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> str:
+        """What is wrong with outputs of which several answers are right; empty if nothing is."""
+        return cast(str, self.module.check(self.full(shape).init, inputs, outputs))
+
+    @property
+    def rows(self) -> str | None:
+        """The dimension along which slices are computed on their own, if there is one."""
+        return self.spec.rows
+
+    def row_inputs(self) -> tuple[str, ...]:
+        """Inputs whose leading dimension is the row dimension."""
+        return tuple(n for n, t in self.spec.inputs.items() if self.rows and t.shape[:1] == (self.rows,))
+
+    def row_outputs(self) -> tuple[str, ...]:
+        """Outputs whose leading dimension is the row dimension."""
+        return tuple(n for n, t in self.spec.outputs.items() if self.rows and t.shape[:1] == (self.rows,))
+
+
+def expand(lengths: Sequence[Any]) -> tuple[int, ...]:
+    """A list of lengths, in which [length, repeat] stands for as many equal ones."""
+    plain = list[int]()
+    for entry in lengths:
+        length, repeat = (entry, 1) if isinstance(entry, int) else entry
+        plain += [int(length)] * int(repeat)
+    return tuple(plain)
 
 
 def operators() -> tuple[str, ...]:
@@ -244,9 +299,7 @@ def load_problem(name: str) -> Problem:
     Raises UsageError naming the near miss for an unknown name, or the file and field for a bad file.
     """
     operator = resolve_operator(name)
-    spec = _load_spec(operator)
-    module = importlib.import_module(f"bench.{operator}.reference")
-    return Problem(spec, cast(ReferenceModule, module))
+    return Problem(_load_spec(operator), importlib.import_module(f"bench.{operator}.reference"))
 
 
 def resolve_operator(name: str) -> str:
@@ -270,37 +323,5 @@ def _load_spec(operator: str) -> ProblemSpec:
     return parse_spec(BENCH / operator / "problem.yaml")
 
 
-class _UniqueKeys(yaml.SafeLoader):
-    """YAML whose mappings name each key once: PyYAML keeps the last of two without a word."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        if twice := next((key for key in keys if keys.count(key) > 1), None):
-            problem = f"the key {twice!r} stands twice"
-            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-def parse_spec(path: Path) -> ProblemSpec:
-    """Read and validate one problem.yaml. Raises UsageError naming the file, the field and the remedy."""
-    try:
-        data: Any = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)
-        return ProblemSpec.model_validate(data)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: not UTF-8 text (byte {error.start})") from None
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path}: not YAML: {_one_line(error)}") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"]) or "(top level)"
-        raise UsageError(f"{path}: field {field}: {first['msg']}") from None
-
-
 def _between(value: float, least: float | None, most: float | None) -> bool:
     return (least is None or value >= least) and (most is None or value <= most)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from atrex.problem import LayoutKind
-from atrex.records import Device, FaultKind, Record, Scalar
+from atrex.contract import LayoutKind
+from atrex.records import Device, FaultKind, Record, Shape
 
 Fill = Literal["nan", "huge"]  # NaN, and 2^100 (or the largest value of an integer)
 SpecialName = Literal["nan", "inf", "-inf", "0", "-0", "subnormal", "-subnormal", "max", "one"]
@@ -28,14 +28,18 @@ class Edit(Record):
 class InputSpec(Record):
     """Everything that determines a set of inputs, to the bit and to the address pattern."""
 
-    init: dict[str, Scalar]
-    dims: dict[str, int]
+    shape: Shape
     seed: int
     source: str = "production"
     edits: tuple[Edit, ...] = ()
     layouts: dict[str, LayoutKind] = {}
     guard: Fill | None = None  # content of the guard bands around each input
     tile_rows: int | None = None  # draw this many rows and repeat them: very large inputs at little cost
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """The extents of the shape."""
+        return self.shape.dims
 
     def label(self) -> str:
         """Short text for a witness."""

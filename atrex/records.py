@@ -6,6 +6,7 @@ An illegal result cannot be built: a rejected candidate has no latency, and so n
 from __future__ import annotations
 
 from enum import StrEnum
+from itertools import groupby
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, computed_field, model_validator
@@ -13,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, computed_field, model_validat
 SCHEMA_VERSION = 1
 
 Scalar = bool | int | float | str | None
+InitValue = Scalar | tuple[int, ...]
 Device = Literal["cpu", "cuda"]
 Dsl = Literal["torch", "triton", "gluon", "cuda", "cpp"]
 Phase = Literal["prefill", "decode"]
@@ -48,12 +50,34 @@ class FaultKind(StrEnum):
     FORBIDDEN = "forbidden"  # the sandbox refused something the candidate tried
 
 
+class Shape(Record):
+    """What a call's tensors are made from: constructor arguments, extents, lists of extents, a dtype."""
+
+    init: dict[str, InitValue] = {}
+    dims: dict[str, int]
+    lengths: dict[str, tuple[int, ...]] = {}
+    dtype: str = ""
+
+    def label(self) -> str:
+        """Short text for a witness."""
+        parts = [f"{name}={extent}" for name, extent in self.dims.items()]
+        parts += [f"{name}=[{_runs(lengths)}]" for name, lengths in self.lengths.items()]
+        return ",".join(parts + ([self.dtype] if self.dtype else []))
+
+
+def _runs(lengths: tuple[int, ...]) -> str:
+    """Lengths with equal neighbours as length x repeat; many are cut."""
+    runs = [(length, sum(1 for _ in group)) for length, group in groupby(lengths)]
+    shown = " ".join(f"{length}x{repeat}" if repeat > 1 else str(length) for length, repeat in runs[:8])
+    return shown + (" …" if len(runs) > 8 else "")
+
+
 class Case(Record):
     """One production shape of an operator."""
 
     operator: str
     id: str
-    init: dict[str, Scalar] = {}
+    init: dict[str, InitValue] = {}
     input: dict[str, Any]
     phase: Phase
     weight: Annotated[float, Field(ge=0)]

@@ -218,13 +218,11 @@ def geometric_mean(ratios: Iterable[Ratio]) -> Ratio | None:
     log ratio, one for either side as these intervals are rarely symmetric. Cases are measured one after
     another and taken as independent, so the standard error of the mean log is the root of the summed squares
     over n; one case keeps its own interval. The interval speaks of measurement noise on these cases; it says
-    nothing about cases that were not measured. Raises ValueError for a ratio that is not positive.
+    nothing about cases that were not measured.
     """
     every = list(ratios)
     if not every:
         return None
-    if any(ratio.low <= 0 for ratio in every):
-        raise ValueError("a speed-up is a ratio of two times and so above 0")
     centre = math.fsum(math.log(ratio.median) for ratio in every) / len(every)
     below = math.hypot(*(_log_error(ratio, ratio.median, ratio.low) for ratio in every)) / len(every)
     above = math.hypot(*(_log_error(ratio, ratio.high, ratio.median) for ratio in every)) / len(every)

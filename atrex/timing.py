@@ -35,6 +35,9 @@ class PreparedCase:
         for seed in request.seeds:
             spec = request.inputs.model_copy(update={"seed": seed})
             self.sets.append(build_inputs(problem, spec, device)[0])
+        # State that calls update in place is put back before the outputs of a call are looked at.
+        updated = problem.contract.updates
+        self.states = [{name: inputs[name].clone() for name in updated} for inputs in self.sets]
         self.outputs: list[Any] = [None] * len(self.sets)
         self.method: Literal["graph", "events", "wall"] = "wall"
         self.note = ""
@@ -57,6 +60,10 @@ class PreparedCase:
 
     def round(self, request: protocol.Round) -> protocol.Reply:
         """Time some passes; one sample (µs per call) a pass."""
+        if request.spoil:
+            for inputs, states in zip(self.sets, self.states, strict=True):
+                for name, state in states.items():
+                    inputs[name].copy_(state)
         for edit in request.edits:
             for inputs in self.sets:
                 inputs[edit.input].copy_(apply_edit(inputs[edit.input], edit))

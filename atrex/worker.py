@@ -120,13 +120,13 @@ class Worker:
             return self.fetch(request, arena)
         if isinstance(request, protocol.Trace):
             inputs, _ = build_inputs(self.problem, request.inputs, self.device)
-            model = self.model(request.inputs.init)
+            model = self.model(request.inputs.shape.init)
             with candidate_code():
                 launches = trace(lambda: model(**inputs), self.module, self.device)
             return protocol.Reply(launches=launches)
         if isinstance(request, protocol.Prepare):
             self.prepared = None
-            model = self.model(request.inputs.init)
+            model = self.model(request.inputs.shape.init)
             self.prepared = PreparedCase(self.problem, request, self.device)
             with candidate_code():
                 self.prepared.warm_up(model)
@@ -163,13 +163,14 @@ class Worker:
         key = json.dumps(init, sort_keys=True)
         if fresh or key not in self.models:
             with candidate_code():
-                self.models[key] = self.module.Model(**init).to(self.device).eval()
+                arguments = json.loads(key)  # lists, as in a workload, where a shape holds tuples
+                self.models[key] = self.module.Model(**arguments).to(self.device).eval()
         return self.models[key]
 
     def call(self, call: protocol.Call, arena: ArenaWriter) -> protocol.CallReport:
         """Build inputs, call the candidate once under the wanted disturbance, report what came back."""
         inputs, guards = self._inputs(call)
-        model = self.model(call.inputs.init, fresh=call.fresh_model)
+        model = self.model(call.inputs.shape.init, fresh=call.fresh_model)
         self.outputs = []
         with ExitStack() as stack:
             fresh = self._conditions(call, stack)
@@ -212,9 +213,10 @@ class Worker:
 
     def _conditions(self, call: protocol.Call, stack: ExitStack) -> FreshAllocations | None:
         """Poison, guard bands on outputs, and disturbance around one call."""
+        problem, shape = self.problem, call.inputs.shape
         shapes = {
-            name: (self.problem.output_shape(name, call.inputs.dims), self.problem.output_dtype(name))
-            for name in self.problem.spec.outputs
+            name: (problem.tensor_shape(tensor, shape), problem.tensor_dtype(tensor, shape))
+            for name, tensor in problem.spec.outputs.items()
         }
         if call.poison:
             poison_free_memory(shapes.values(), call.poison, self.device)

@@ -129,17 +129,17 @@ def allclose_accepts(session: Session, case: Case, rows: int | None = None) -> b
     `rows` cuts the case's token_count. Raises CandidateFault where the call fails.
     """
     problem = session.problem
-    dims = problem.dims(case)
+    shape = problem.shape(case)
     if rows is not None:
-        dims["token_count"] = min(dims["token_count"], rows)
-    spec = InputSpec(init=problem.init(case.init), dims=dims, seed=new_seed())
+        shape = problem.resize(shape, token_count=min(shape.dims["token_count"], rows))
+    spec = InputSpec(shape=shape, seed=new_seed())
     # With the inputs delivered too, there is room for a result wider than the declared one.
     outcome = session.run(Call(inputs=spec, deliver_inputs=True))[0]
     inputs, _ = build_inputs(problem, spec, session.engine.torch_device)
     return all(
         name in outcome.outputs
         and torch.allclose(outcome.outputs[name].float(), expected.float(), rtol=RTOL, atol=ATOL)
-        for name, expected in problem.module.reference(spec.init, inputs).items()
+        for name, expected in problem.reference(shape, inputs).items()
     )
 
 
@@ -227,7 +227,7 @@ class Calibration:
 
 def rows_to_run(problem: Problem, case: Case) -> int:
     """Rows that the interpreter is asked for in an allclose case."""
-    return max(1, INTERPRETER_ELEMENTS // problem.dims(case)["hidden_size"])
+    return max(1, INTERPRETER_ELEMENTS // problem.shape(case).dims["hidden_size"])
 
 
 def report(findings: Sequence[Finding], device: str) -> str:

@@ -22,13 +22,13 @@ from atrex.gates.comparators import (
     half_ulp,
 )
 from atrex.inputs import bits
-from atrex.problem import Contract, Expected
+from atrex.problem import Expected, Precision
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 # Significand bits, and the exponents of the smallest and the largest normal number (IEEE 754, and bf16).
 FORMATS = {BF16: (8, -126, 127), FP16: (11, -14, 15), FP32: (24, -126, 127)}
 DTYPES = pytest.mark.parametrize("dtype", FORMATS, ids=["bf16", "fp16", "fp32"])
-TIGHT = Contract(accumulator="fp32", reduced=None, rounding_steps=0)
+TIGHT = Precision("fp32", 1, 0)
 INF, NAN = math.inf, math.nan
 
 
@@ -62,7 +62,7 @@ def accuracy(
     """Compare under a contract that allows the last rounding and nothing else."""
     value = torch.tensor(oracle, dtype=torch.float64)
     ours, theirs = (torch.tensor(values, dtype=torch.float64).to(dtype) for values in (got, eager))
-    return accuracy_mismatch(ours, theirs, Expected(value, torch.zeros_like(value)), TIGHT, {}, factor)[0]
+    return accuracy_mismatch(ours, theirs, Expected(value, torch.zeros_like(value)), TIGHT, factor)[0]
 
 
 def interesting(dtype: torch.dtype) -> list[float]:
@@ -76,11 +76,11 @@ class TestBound:
     @DTYPES
     @pytest.mark.parametrize("factor", [0.0, 0.25, 1.0, 4.0])
     def test_it_is_the_formula_in_exact_arithmetic(self, dtype: torch.dtype, factor: float) -> None:
-        contract = Contract(accumulator="fp32", reduced="n", rounding_steps=8)
+        precision = Precision("fp32", 4096, 8)
         values = [0.0, *(sign * v * 1.000123 for v in interesting(dtype)[:-1] for sign in (1, -1))]
         terms = [abs(v) * 1.5 for v in values]
         expected = Expected(torch.tensor(values).double(), torch.tensor(terms).double())
-        bound = error_bound(expected, dtype, contract, {"n": 4096, "rows": 3}, factor)
+        bound = error_bound(expected, dtype, precision, factor)
         g = Fraction(1, 2**24) * (6 * 64 + 8)  # lambda sqrt(n) + k
         for at, value in enumerate(expected.value.tolist()):
             slack = g * Fraction(float(expected.terms[at])) + 4 * Fraction(1, 2**149)
@@ -89,10 +89,14 @@ class TestBound:
 
     @pytest.mark.parametrize(("n", "units"), [(1, 1), (16, 16), (36, 36), (100, 60), (65536, 1536)])
     def test_no_sum_is_allowed_more_than_its_worst_case(self, n: int, units: float) -> None:
-        contract = Contract(accumulator="fp32", reduced="n", rounding_steps=5)
-        assert growth(contract, {"n": n}) == (units + 5) * 2.0**-24
-        assert growth(contract.model_copy(update={"reduced": None}), {"n": n}) == 6 * 2.0**-24
-        assert growth(contract.model_copy(update={"accumulator": "fp64"}), {"n": n}) == (units + 5) * 2.0**-53
+        assert growth(Precision("fp32", n, 5)) == (units + 5) * 2.0**-24
+        assert growth(Precision("fp64", n, 5)) == (units + 5) * 2.0**-53
+
+    def test_slack_is_added_as_it_is(self) -> None:
+        value, terms = torch.tensor([1.5], dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+        plain = error_bound(Expected(value, terms), BF16, TIGHT)
+        wide = error_bound(Expected(value, terms, torch.full_like(value, 0.25)), BF16, TIGHT)
+        assert float(wide - plain) == 0.25
 
     @DTYPES
     @given(magnitude=st.floats(min_value=1e-45, max_value=3e38))
@@ -131,16 +135,14 @@ class TestAccuracy:
     @pytest.mark.parametrize("got", [1.5, 1.25, 3.0, 192.0])
     @pytest.mark.parametrize("side", [1, -1])
     def test_an_error_passes_exactly_up_to_the_bound(self, dtype: torch.dtype, got: float, side: int) -> None:
-        contract = Contract(accumulator="fp32", reduced="n", rounding_steps=8)
+        precision = Precision("fp32", 1 << 12, 8)
         terms = torch.tensor([7.0], dtype=torch.float64)
-        g = growth(contract, {"n": 1 << 12}) * 7.0 + 4 * 2.0**-149
+        g = growth(precision) * 7.0 + 4 * 2.0**-149
         bound = float(ulp(Fraction(got), dtype) / 2) + g
         ours = torch.tensor([got], dtype=dtype)
         for share, passes in ((1 - 1e-6, True), (1 + 1e-6, False)):
             value = torch.tensor([got + side * bound * share], dtype=torch.float64)
-            mismatch, metrics = accuracy_mismatch(
-                ours, ours, Expected(value, terms), contract, {"n": 1 << 12}
-            )
+            mismatch, metrics = accuracy_mismatch(ours, ours, Expected(value, terms), precision)
             assert (mismatch is None) == passes
             assert metrics["worst_error_over_bound"] == pytest.approx(share, rel=1e-9)
 
@@ -154,14 +156,14 @@ class TestAccuracy:
 
     def test_errors_within_the_bound_may_not_be_twice_those_of_eager(self) -> None:
         # In fp32 with a long sum the bound is many ulps wide, and eager is exact here.
-        contract = Contract(accumulator="fp32", reduced="n", rounding_steps=8)
+        precision = Precision("fp32", 1 << 16, 8)
         value = torch.full((64,), 1.5, dtype=torch.float64)
-        expected, dims = Expected(value, value), {"n": 1 << 16}
-        bound = float(error_bound(expected, FP32, contract, dims)[0])
+        expected = Expected(value, value)
+        bound = float(error_bound(expected, FP32, precision)[0])
         exact = value.float()
         for share, passes in ((0.1, True), (0.3, False)):
             got = exact + share * bound
-            mismatch, metrics = accuracy_mismatch(got, exact, expected, contract, dims)
+            mismatch, metrics = accuracy_mismatch(got, exact, expected, precision)
             assert float(metrics["worst_error_over_bound"] or 0) < 1
             assert (mismatch is None) == passes
         assert mismatch is not None
@@ -170,25 +172,25 @@ class TestAccuracy:
     def test_a_running_sum_in_bf16_fails(self) -> None:
         generator = torch.Generator().manual_seed(0)
         x = torch.rand(8, 512, generator=generator).to(BF16)
-        contract = Contract(accumulator="fp32", reduced="n", rounding_steps=1)
+        precision = Precision("fp32", 512, 1)
         exact = x.double().sum(-1)
-        expected, dims = Expected(exact, exact), {"n": 512}
+        expected = Expected(exact, exact)
         eager = x.float().sum(-1).to(BF16)
         total = torch.zeros(8, dtype=BF16)
         for column in x.T:
             total = total + column  # rounded to bf16 each time
-        assert accuracy_mismatch(total, eager, expected, contract, dims)[0] is not None
+        assert accuracy_mismatch(total, eager, expected, precision)[0] is not None
         chunks = torch.zeros(8, dtype=BF16)
         for block in x.float().split(64, dim=1):
             chunks = (chunks.float() + block.sum(-1)).to(BF16)
-        assert accuracy_mismatch(chunks, eager, expected, contract, dims)[0] is not None
-        assert accuracy_mismatch(eager, eager, expected, contract, dims)[0] is None
+        assert accuracy_mismatch(chunks, eager, expected, precision)[0] is not None
+        assert accuracy_mismatch(eager, eager, expected, precision)[0] is None
 
     def test_the_worst_element_is_shown(self) -> None:
         value = torch.ones(3, 4, dtype=torch.float64)
         got = value.to(BF16)
         got[1, 2], got[2, 3] = 1.0625, -7.0
-        mismatch, metrics = accuracy_mismatch(got, value.to(BF16), Expected(value, value), TIGHT, {})
+        mismatch, metrics = accuracy_mismatch(got, value.to(BF16), Expected(value, value), TIGHT)
         assert mismatch is not None
         assert (mismatch.index, mismatch.expected, mismatch.got) == ((2, 3), "1", "-7 (0xc0e0)")
         assert mismatch.metrics == metrics

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from atrex.contract import LayoutKind
 from atrex.inputs import (
     Guarded,
     apply_edit,
@@ -29,8 +30,9 @@ from atrex.inputs import (
     tile_rows_for,
     window_spec,
 )
-from atrex.problem import LayoutKind, load_problem
+from atrex.problem import load_problem
 from atrex.protocol import Edit, Fill, InputSpec, SpecialName
+from atrex.records import Shape
 
 CPU = torch.device("cpu")
 PROBLEM = load_problem("rms_norm")
@@ -47,8 +49,8 @@ EDITS = (
 
 
 def spec(rows: int = 5, hidden: int = 7, **changes: object) -> InputSpec:
-    fields: dict[str, object] = {"dims": {"token_count": rows, "hidden_size": hidden}, "seed": 11}
-    return InputSpec.model_validate({"init": {"eps": 1e-6}} | fields | changes)
+    shape = Shape(init={"eps": 1e-6}, dims={"token_count": rows, "hidden_size": hidden})
+    return InputSpec.model_validate({"shape": shape, "seed": 11} | changes)
 
 
 def same(a: Tensor, b: Tensor) -> bool:

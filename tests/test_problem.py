@@ -8,20 +8,14 @@ import pytest
 import torch
 import yaml
 
+from atrex.contract import ProblemSpec, parse_spec
 from atrex.errors import UsageError
-from atrex.problem import (
-    BENCH,
-    DTYPES,
-    InputTensor,
-    OutputTensor,
-    ProblemSpec,
-    load_problem,
-    operators,
-    parse_spec,
-    resolve_operator,
-)
+from atrex.problem import BENCH, expand, load_problem, operators, resolve_operator
 from atrex.records import Case
 
+CASE = Case(
+    operator="rms_norm", id="x-0", input={"hidden_size": 8, "token_count": 3}, phase="decode", weight=1
+)
 GOOD = (BENCH / "rms_norm" / "problem.yaml").read_text(encoding="utf-8")
 
 
@@ -113,22 +107,22 @@ class TestParse:
 class TestProblem:
     def test_init_values_override_defaults(self) -> None:
         problem = load_problem("rms_norm")
-        assert problem.init({}) == {"eps": 1e-6}
-        assert problem.init({"eps": 0.5}) == {"eps": 0.5}
+        plain, own = CASE, CASE.model_copy(update={"init": {"eps": 0.5}})
+        assert problem.shape(plain).init == {}  # a candidate is given what the case states
+        assert problem.full(problem.shape(plain)).init == {"eps": 1e-6}
+        assert problem.full(problem.shape(own)).init == {"eps": 0.5}
 
     def test_shapes_and_dtypes_of_a_case(self) -> None:
         problem = load_problem("rms_norm")
-        case = Case(
-            operator="rms_norm",
-            id="x-0",
-            input={"hidden_size": 8, "token_count": 3},
-            phase="decode",
-            weight=1,
-        )
-        dims = problem.dims(case)
-        assert dims == {"token_count": 3, "hidden_size": 8}
-        assert problem.output_shape("out", dims) == (3, 8)
-        assert problem.output_dtype("out") is torch.bfloat16
+        shape = problem.shape(CASE)
+        assert shape.dims == {"token_count": 3, "hidden_size": 8}
+        out = problem.spec.outputs["out"]
+        assert problem.tensor_shape(out, shape) == (3, 8)
+        assert problem.tensor_dtype(out, shape) is torch.bfloat16
+        assert problem.resize(shape, token_count=5).dims == {"token_count": 5, "hidden_size": 8}
+
+    def test_run_lengths_are_expanded(self) -> None:
+        assert expand([3, [5, 2], 0]) == (3, 5, 5, 0)
 
     def test_sources_are_found_by_name(self) -> None:
         problem = load_problem("rms_norm")
@@ -138,46 +132,3 @@ class TestProblem:
                 assert problem.source(name) == source
         with pytest.raises(KeyError, match="nothing"):
             problem.source("nothing")
-
-
-@pytest.mark.parametrize("operator", operators())
-class TestEveryProblemFile:
-    """What one field says of another: the schema alone does not see it."""
-
-    def test_names_refer_to_something(self, operator: str) -> None:
-        spec = load_problem(operator).spec
-        assert spec.operator == operator
-        dims, inputs, outputs = set(spec.dims), set(spec.inputs), set(spec.outputs)
-        tensors: list[InputTensor | OutputTensor] = [*spec.inputs.values(), *spec.outputs.values()]
-        for tensor in tensors:
-            assert set(tensor.shape) <= dims
-            assert tensor.dtype in DTYPES
-        assert set(spec.buckets) <= dims
-        assert spec.contract.reduced in {None, *dims}
-        assert set(spec.contract.specials) <= inputs
-        for relation in spec.contract.relations:
-            if relation.kind == "row_permutation":
-                assert (relation.input in inputs, relation.output in outputs) == (True, True)
-            else:
-                assert set(relation.scale) <= inputs
-                assert set(relation.init) <= set(spec.init)
-                assert set(relation.output) == outputs
-
-    def test_ranges_are_not_empty(self, operator: str) -> None:
-        spec = load_problem(operator).spec
-        assert all(0 <= dim.min <= dim.max for dim in spec.dims.values())
-        for init in spec.init.values():
-            assert init.default is not None
-            if init.min is not None and init.max is not None:
-                assert init.min <= float(init.default) <= init.max
-        for edges in spec.buckets.values():
-            assert list(edges) == sorted(set(edges))
-
-    def test_no_layout_is_both_demanded_and_optional(self, operator: str) -> None:
-        layouts = load_problem(operator).contract.layouts
-        assert not set(layouts.must) & set(layouts.may_refuse)
-
-    def test_probe_names_are_unique(self, operator: str) -> None:
-        names = [name for probes in load_problem(operator).module.PROBES.values() for name in probes]
-        assert len(names) == len(set(names))
-        assert "production" not in names

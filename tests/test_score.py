@@ -182,5 +182,5 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
 
 
 def test_a_ratio_at_or_below_zero_is_refused() -> None:
-    with pytest.raises(ValueError, match="above 0"):
+    with pytest.raises(ValueError, match="greater than 0"):
         geometric_mean([ratio(1.0, 0.0, 2.0)])

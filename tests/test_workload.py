@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from atrex.errors import UsageError
 from traces.workload import OperatorWorkload, Workload, WorkloadCase, load_workload, write_workload
 
-PUBLISHED = json.loads((Path(__file__).parent / "data" / "published_rms_norm.json").read_text())
 GOOD = """\
 name: mine
 provenance: a test
@@ -40,11 +38,17 @@ class TestPublished:
         assert sum(case.weight for case in cases) == pytest.approx(0.027508)
         assert all(case.init == {"eps": 1e-6} and case.production_us["XPU-A"] > 0 for case in cases)
 
-    def test_shapes_are_those_whose_traffic_was_published(self) -> None:
-        for number, case in enumerate(load_workload().cases("rms_norm")):
-            rows, hidden = case.input["token_count"], case.input["hidden_size"]
-            assert PUBLISHED[str(number)]["Q_write"] == 2 * rows * hidden
-            assert PUBLISHED[str(number)]["Q_read"] == 2 * rows * hidden + 2 * hidden
+    def test_it_is_whole(self) -> None:
+        workload = load_workload()
+        assert len(workload.operators) == 30
+        assert sum(len(entry.cases) for entry in workload.operators.values()) == 440
+        assert sum(entry.weight for entry in workload.operators.values()) == pytest.approx(1.09478)
+
+    def test_every_case_has_a_phase_and_a_name_of_its_own(self) -> None:
+        workload = load_workload()
+        cases = [case for operator in workload.operators for case in workload.cases(operator)]
+        assert len({case.id for case in cases}) == 440
+        assert {case.phase for case in cases} == {"prefill", "decode"}
 
     def test_few_tokens_are_decode(self) -> None:
         for case in load_workload().cases("rms_norm"):
@@ -226,7 +230,7 @@ class TestWrite:
     def test_the_published_file_is_one_line_a_case(self, tmp_path: Path) -> None:
         path = tmp_path / "out.yaml"
         write_workload(load_workload(), path)
-        assert sum(line.startswith("      - {shape: ") for line in path.read_text().splitlines()) == 56
+        assert sum(line.startswith("      - {shape: ") for line in path.read_text().splitlines()) == 440
 
     def test_a_place_that_cannot_be_written(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="cannot be written"):

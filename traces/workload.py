@@ -19,17 +19,18 @@ A name stands for a directory of such files under `traces/workloads/`, one an op
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from difflib import get_close_matches
 from math import inf, prod
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import yaml
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
+from atrex import strict_yaml
 from atrex.errors import UsageError
-from atrex.records import Case, Phase, Record, Scalar
+from atrex.records import Case, InitValue, Phase, Record, Scalar
 
 WORKLOADS = Path(__file__).resolve().parent / "workloads"
 DECODE_TOKENS = 64  # an operator of both phases counts as decode up to this many tokens or rows
@@ -49,7 +50,7 @@ class WorkloadCase(Record):
     """One line of a workload: a shape, and what production knows of it."""
 
     shape: Count  # index of the shape, from which the case takes its id
-    init: dict[Identifier, Scalar] = Field(default_factory=dict)
+    init: dict[Identifier, InitValue] = Field(default_factory=dict)
     input: dict[Identifier, Value]
     phase: Phase | None = None  # only where the number of tokens does not tell
     seen_in: str = ""
@@ -181,7 +182,7 @@ def _files(name_or_path: str | Path) -> list[Path]:
 def _parse(path: Path) -> Workload:
     remedy = "see traces/workloads/atrex-bench/rms_norm.yaml for the form"
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        data = strict_yaml.load(path.read_text(encoding="utf-8"))
         return Workload.model_validate(data)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
@@ -206,20 +207,6 @@ def _merge(parts: list[Workload]) -> Workload:
         operators |= part.operators
     provenance = "; ".join(dict.fromkeys(part.provenance for part in parts))
     return Workload(name=parts[0].name, provenance=provenance, operators=operators)
-
-
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Safe, and a key given twice is an error rather than the last one winning."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Mapping[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for position, key in enumerate(keys):
-            if key in keys[:position]:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} is given twice", node.value[position][0].start_mark
-                )
-        mapping: Mapping[Any, Any] = super().construct_mapping(node, deep)
-        return mapping
 
 
 def _flow(value: object) -> str:

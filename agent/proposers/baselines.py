@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from atrex.candidate import Candidate
-from atrex.problem import ProblemSpec
+from atrex.contract import ProblemSpec
 
 _EAGER = '''"""Baseline `eager`: {operator} in PyTorch, as its reference has it."""
 

@@ -35,9 +35,7 @@ def bounds_of(
     problem: Problem, cases: tuple[Case, ...], hardware: Hardware, calibration: Calibration | None
 ) -> list[Bound]:
     """The roofline of each case."""
-    return [
-        bound(problem.module.cost(case.init, problem.dims(case)), hardware, calibration) for case in cases
-    ]
+    return [bound(problem.cost(problem.shape(case)), hardware, calibration) for case in cases]
 
 
 def show_operator(name: str, workload: str, gpu: str | None, *, as_json: bool) -> None:
@@ -65,7 +63,7 @@ def show_operator(name: str, workload: str, gpu: str | None, *, as_json: bool) -
     names = (*problem.spec.init, *cases[0].input)
     table = Table("case", *names, "phase", "weight", "sol µs", "limiter", title=f"bounds on {hardware.name}")
     for case, each in zip(cases, bounds, strict=True):
-        values = {**problem.init(case.init), **case.input}
+        values = {**problem.full(problem.shape(case)).init, **case.input}
         cells = [str(values.get(name, "")) for name in names]
         table.add_row(case.id, *cells, case.phase, f"{case.weight:.6f}", f"{each.sol_us:.3f}", each.limiter)
     console.print(table)

@@ -40,7 +40,7 @@ def choose_cases(
         names = [name.lstrip("0") or "0" if name.isdecimal() else name for name in wanted]
         if unknown := [name for name in names if name not in by_name]:
             raise UsageError(f"{operator} has no case {unknown[0]!r}; see `atrex show {operator}`")
-        cases = tuple(dict.fromkeys(by_name[name] for name in names))
+        cases = tuple({case.id: case for case in (by_name[name] for name in names)}.values())
     return cases[:limit]
 
 

@@ -104,14 +104,15 @@ def measure(
     chosen = choose_cases(workload, operator, cases, limit)
     where = choose_device(device)
     rules = protocol_for(where, quick=quick)
-    problem, hardware = load_problem(operator), detect(where)
+    problem = load_problem(operator)
+    hardware = detect(where) if where == "cuda" else None
     rows: list[dict[str, Any]] = []
     with Engine(where) as engine:
         sessions = [engine.session(candidate) for candidate in candidates]
         try:
             for case in chosen:
-                cost = problem.module.cost(case.init, problem.dims(case))
-                floor = bound(cost, hardware, None).sol_us
+                cost = problem.cost(problem.shape(case))
+                floor = bound(cost, hardware, None).sol_us if hardware else 0.0
                 timings = measure_case(sessions, case, rules, gpu_telemetry(where), floor)
                 rows.append(_row(case.id, candidates, timings))
         except CandidateFault as fault:

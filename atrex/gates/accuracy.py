@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from atrex.gates.context import GateContext
-from atrex.inputs import first_dim
 
 
 def run(ctx: GateContext) -> None:
-    """Every case at its own size (the interpreter: fewer rows), under a fresh seed.
+    """Every case at its own size (a CPU: as far as it can), under a fresh seed.
 
     A screening looks at one small production shape in every bucket, and at a few cases drawn afresh.
     """
-    rows = first_dim(ctx.problem)
+    problem = ctx.problem
     chosen = ctx.sample(ctx.cases)
     if len(chosen) < len(ctx.cases):
-        for dims in ctx.representatives():
-            ctx.check(dims)
+        for shape in ctx.representatives():
+            ctx.check(shape)
     for case in chosen:
-        dims = ctx.problem.dims(case)
-        dims[rows] = ctx.fit_rows(dims, dims[rows])
-        ctx.check(dims, case.id, init=case.init)
+        shape = problem.shape(case if ctx.plan.engine == "cuda" or problem.rows else problem.small(case))
+        if problem.rows is not None:
+            shape = problem.resize(shape, **{problem.rows: ctx.fit_rows(shape)})
+        ctx.check(shape, case.id)
     ctx.metrics["cases"] = len(chosen)

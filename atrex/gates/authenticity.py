@@ -10,8 +10,8 @@ from atrex.protocol import Call, InputSpec, LaunchReport
 def run(ctx: GateContext) -> None:
     """Trace a call in every bucket; on CUDA also read the result without waiting for other streams."""
     own = set[str]()
-    for dims in ctx.representatives():
-        spec = ctx.spec(dims, source=ctx.rich_source)
+    for shape in ctx.representatives():
+        spec = ctx.spec(shape, source=ctx.rich_source)
         try:
             launches = ctx.session.trace(spec)
         except CandidateFault as fault:

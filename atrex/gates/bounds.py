@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from atrex.errors import EnvironmentProblem
 from atrex.gates.context import GateContext, Rejection
-from atrex.inputs import first_dim
 from atrex.judge import CandidateFault
 from atrex.protocol import Call, Fill
-
-_ODD = (1, 7, 129, 513, 1537, 4099)
 
 
 def run(ctx: GateContext) -> None:
     """Guard bands around every tensor, and where the engine has it every access checked."""
-    shapes = [*ctx.representatives(), *odd_shapes(ctx)]
+    shapes = [*ctx.representatives(), *ctx.odd_shapes()]
     interpreted = ctx.plan.engine == "interpreter"
     fills: tuple[Fill, ...] = ("nan", "huge")
-    for dims in shapes:
-        spec = ctx.spec(dims, source=ctx.rich_source)
+    for shape in shapes:
+        spec = ctx.spec(shape, source=ctx.rich_source)
         plain = ctx.call(spec).outputs
         for fill in fills:
             guarded = spec.model_copy(update={"guard": fill})
@@ -35,17 +32,6 @@ def run(ctx: GateContext) -> None:
         _instrumented(ctx)
 
 
-def odd_shapes(ctx: GateContext) -> list[dict[str, int]]:
-    """Shapes whose last tile is never full."""
-    rows = first_dim(ctx.problem)
-    domain = ctx.problem.spec.dims
-    shapes = list[dict[str, int]]()
-    for i, extent in enumerate(_ODD):
-        dims = {name: min(extent, legal.max) for name, legal in domain.items()} | {rows: (1, 3, 5)[i % 3]}
-        shapes.append(dims | {rows: ctx.fit_rows(dims, dims[rows])})
-    return shapes
-
-
 def _instrumented(ctx: GateContext) -> None:
     """The same calls under AddressSanitizer (C++) or compute-sanitizer (CUDA)."""
     try:
@@ -58,9 +44,9 @@ def _instrumented(ctx: GateContext) -> None:
     try:
         session.load()
     except CandidateFault as fault:
-        raise ctx.fault(fault, ctx.spec(odd_shapes(ctx)[0])) from None
-    for dims in (*ctx.representatives(), *odd_shapes(ctx)):
-        spec = ctx.spec(dims, source=ctx.rich_source)
+        raise ctx.fault(fault, ctx.spec(ctx.odd_shapes()[0])) from None
+    for shape in (*ctx.representatives(), *ctx.odd_shapes()):
+        spec = ctx.spec(shape, source=ctx.rich_source)
         try:
             session.run(Call(inputs=spec, deliver=False))
         except CandidateFault as fault:

@@ -7,9 +7,10 @@ the sum of magnitudes (N. J. Higham and T. Mary, "A new approach to probabilisti
 analysis", SIAM J. Sci. Comput. 41, 2019); no term count below n can exceed the worst case n u
 (N. J. Higham, "Accuracy and Stability of Numerical Algorithms", 2nd ed., section 4.2). So
 
-    g = u (min(n, lambda sqrt(n)) + k) * terms + floor,       |out - oracle| <= ulp(|oracle| + g) / 2 + g
+    g = u (min(n, lambda sqrt(n)) + k) * terms + slack + floor,    |out - oracle| <= ulp(|oracle| + g) / 2 + g
 
-where ulp is that of the output dtype and floor a few subnormal units of the accumulator.
+where ulp is that of the output dtype, slack what the contract allows for intermediate roundings to a narrower
+dtype that it names, and floor a few subnormal units of the accumulator.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor
 
 from atrex.inputs import bits
-from atrex.problem import Contract, Dims, Expected
+from atrex.problem import Expected, Precision
 from atrex.records import Scalar
 
 LAMBDA = 6.0  # 2 exp(-18): below 1e-7 per element, and real errors are far from the bound
@@ -45,18 +46,18 @@ class IllConditionedError(Exception):
     """The eager reference is itself too far from the oracle to judge anybody by."""
 
 
-def growth(contract: Contract, dims: Dims) -> float:
-    """The factor of `terms` in the bound, for reduction length n = dims[contract.reduced] (else 1)."""
-    n = dims[contract.reduced] if contract.reduced else 1
-    u = _UNIT_ROUNDOFF[contract.accumulator]
-    return float(u * (min(n, LAMBDA * n**0.5) + contract.rounding_steps))
+def growth(precision: Precision) -> float:
+    """The factor of `terms` in the bound."""
+    n = precision.reduced
+    u = _UNIT_ROUNDOFF[precision.accumulator]
+    return float(u * (min(n, LAMBDA * n**0.5) + precision.rounding_steps))
 
 
-def error_bound(
-    expected: Expected, dtype: torch.dtype, contract: Contract, dims: Dims, factor: float = 1.0
-) -> Tensor:
+def error_bound(expected: Expected, dtype: torch.dtype, precision: Precision, factor: float = 1.0) -> Tensor:
     """Componentwise bound in fp64 on |out - oracle|; `factor` scales it for a threshold sweep."""
-    g = growth(contract, dims) * expected.terms + 4 * _SUBNORMAL_UNIT[contract.accumulator]
+    g = growth(precision) * expected.terms + 4 * _SUBNORMAL_UNIT[precision.accumulator]
+    if expected.slack is not None:
+        g = g + expected.slack
     return factor * (half_ulp(expected.value.abs() + g, dtype) + g)
 
 
@@ -68,7 +69,9 @@ def half_ulp(magnitude: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def bit_mismatch(got: Tensor, expected: Tensor) -> Mismatch | None:
-    """The first element whose bits differ, or None. Both tensors have the same shape and dtype."""
+    """The first element whose bits differ, or None. Both tensors have the same dtype."""
+    if got.shape != expected.shape:
+        return Mismatch((), str(list(expected.shape)), str(list(got.shape)), "shapes differ", {})
     different = bits(got) != bits(expected)
     if not bool(different.any()):
         return None
@@ -96,6 +99,7 @@ def class_mismatch(got: Tensor, eager: Tensor, oracle: Tensor) -> Mismatch | Non
 
 def _classes(value: Tensor) -> Tensor:
     """0 finite, 1 NaN, 2 +Inf, 3 -Inf, 4 +0, 5 -0."""
+    value = value.double()  # the eight-bit dtypes have none of these predicates
     result = torch.zeros(value.shape, dtype=torch.uint8, device=value.device)
     result[value.isnan()] = 1
     result[value.isposinf()] = 2
@@ -107,7 +111,7 @@ def _classes(value: Tensor) -> Tensor:
 
 
 def accuracy_mismatch(
-    got: Tensor, eager: Tensor, expected: Expected, contract: Contract, dims: Dims, factor: float = 1.0
+    got: Tensor, eager: Tensor, expected: Expected, precision: Precision, factor: float = 1.0
 ) -> tuple[Mismatch | None, dict[str, Scalar]]:
     """The element that exceeds its bound the most, and metrics of the comparison.
 
@@ -116,8 +120,8 @@ def accuracy_mismatch(
     """
     value = expected.value
     wide, eager_wide = got.double(), eager.double()
-    judged = value.isfinite() & eager.isfinite()
-    allowed = error_bound(expected, got.dtype, contract, dims, factor)
+    judged = value.isfinite() & eager_wide.isfinite()
+    allowed = error_bound(expected, got.dtype, precision, factor)
     error = torch.where(judged, (wide - value).abs(), 0.0)
     # Where the bound reaches past the largest value, rounding may give infinity.
     limit = torch.finfo(got.dtype).max

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torch import Tensor
 
+from atrex.contract import DimSpec
 from atrex.gates.comparators import (
     IllConditionedError,
     Mismatch,
-    accuracy_mismatch,
     bit_mismatch,
     class_mismatch,
 )
-from atrex.inputs import as_contiguous, build_inputs, first_dim, tile_rows_for, window_spec
+from atrex.gates.outputs import judge_outputs
+from atrex.inputs import as_contiguous, build_inputs, tile_rows_for, window_spec
 from atrex.judge import CandidateFault, Outcome, Session
-from atrex.problem import Expected, Problem
+from atrex.problem import Problem
 from atrex.protocol import Call, CallReport, InputSpec
-from atrex.records import Case, FaultKind, Scalar, Status, Witness
+from atrex.records import Case, FaultKind, Scalar, Shape, Status, Witness
 
 Level = Literal["screen", "full"]
+_ODD = (1, 7, 129, 513, 1537, 4099)  # extents of shapes whose last tile is never full
 EngineKind = Literal["cuda", "native", "interpreter"]
 
 
@@ -33,6 +35,7 @@ class Plan:
 
     level: Level
     engine: EngineKind
+    whole_elements: int  # elements of the largest tensor up to which a production shape is used as it is
     judged_elements: int  # elements per output that the judge compares in full; beyond, windows of rows
     called_elements: int  # elements per output that a candidate is asked for
     repeats: int  # runs of the determinism gate
@@ -51,6 +54,7 @@ def make_plan(level: Level, engine: EngineKind) -> Plan:
     return Plan(
         level=level,
         engine=engine,
+        whole_elements={"cuda": 1 << 25, "native": 1 << 22, "interpreter": 1 << 16}[engine],
         judged_elements=judged,
         called_elements=called,
         repeats=10 if full else 4,
@@ -107,39 +111,67 @@ class GateContext:
         """The next seed of this gate; the same judgement seed gives the same sequence."""
         return self.dice.randrange(1 << 48)
 
-    def spec(self, dims: dict[str, int], **changes: Any) -> InputSpec:
-        """A recipe for inputs of these dimensions under a fresh seed."""
-        init = self.problem.init(changes.pop("init", {}))
-        if self.plan.engine == "native" and self.problem.row_independent and not changes.get("edits"):
-            rows = first_dim(self.problem)  # drawing millions of values would take longer than the kernel
-            changes.setdefault("tile_rows", tile_rows_for(dims[rows], self.elements(dims | {rows: 1})))
-        return InputSpec(init=init, dims=dims, seed=changes.pop("seed", self.new_seed()), **changes)
+    def spec(self, shape: Shape, **changes: Any) -> InputSpec:
+        """A recipe for inputs of this shape under a fresh seed."""
+        rows = self.problem.rows
+        # Drawing millions of values takes a CPU longer than the kernel does: there a block of rows repeats.
+        if self.plan.engine == "native" and rows and not changes.get("edits") and self.problem.row_inputs():
+            width = self.problem.elements(shape) // max(1, shape.dims[rows])
+            changes.setdefault("tile_rows", tile_rows_for(shape.dims[rows], width))
+        return InputSpec(shape=shape, seed=changes.pop("seed", self.new_seed()), **changes)
 
     @property
     def rich_source(self) -> str:
         """Inputs in which every argument matters: a directed probe where the problem has one."""
-        return next(iter(self.problem.module.PROBES.get("sensitivity", {})), "production")
+        return next(iter(self.problem.probes.get("sensitivity", {})), "production")
 
-    def representatives(self) -> list[dict[str, int]]:
-        """One production shape in each bucket, with no more rows than keep it there.
+    def representatives(self) -> list[Shape]:
+        """A small shape of each bucket: a kernel may take another path in each, so all are looked at.
 
-        A kernel may take another path in each bucket, so a property is looked at in every one. In the
-        interpreter buckets of many rows are out of reach; there a few rows stand for all of them.
+        Where rows are independent there are as few of them as keep the shape in its bucket (in the
+        interpreter buckets of many rows are out of reach; there a few rows stand for all of them). What is
+        still too large for the engine is reduced as the problem reduces it.
         """
-        rows = first_dim(self.problem)
-        cuts = dict(self.problem.spec.buckets)
-        edges = (0, *cuts.get(rows, ()))
+        problem, rows = self.problem, self.problem.rows
+        cuts = dict(problem.spec.buckets)
         if self.plan.engine == "interpreter":
-            cuts.pop(rows, None)
-        smallest: dict[tuple[int, ...], dict[str, int]] = {}
+            cuts.pop(str(rows), None)
+        smallest: dict[tuple[int, ...], Shape] = {}
         for case in self.cases:
-            dims = self.problem.dims(case)
-            key = tuple(sum(dims[name] > cut for cut in steps) for name, steps in cuts.items())
-            least = 5 if rows not in cuts else max(e for e in edges if e < max(dims[rows], 1)) + 37
-            dims[rows] = self.fit_rows(dims, min(dims[rows], least))
-            if key not in smallest or self.elements(dims) < self.elements(smallest[key]):
-                smallest[key] = dims
-        return list(smallest.values())
+            full = problem.shape(case)
+            key = tuple(sum(full.dims[name] > cut for cut in steps) for name, steps in cuts.items())
+            shape = self._reduced(case, full, cuts)
+            if key not in smallest or problem.elements(shape) < problem.elements(smallest[key]):
+                smallest[key] = shape
+        return _distinct(smallest.values())
+
+    def _reduced(self, case: Case, full: Shape, cuts: dict[str, tuple[int, ...]]) -> Shape:
+        """A production shape with few rows, and reduced in all if the engine cannot be asked for more."""
+        problem, rows = self.problem, self.problem.rows
+        if rows is None:
+            whole = self.plan.engine == "cuda" and problem.elements(full) <= self.plan.whole_elements
+            return full if whole else problem.shape(problem.small(case))
+        edges = (0, *cuts.get(rows, ()))
+        least = 5 if rows not in cuts else max(edge for edge in edges if edge < max(full.dims[rows], 1)) + 37
+        least = min(full.dims[rows], least)
+        shape = problem.resize(full, **{rows: least})
+        if problem.elements(shape) > self.plan.whole_elements:
+            shape = problem.resize(problem.shape(problem.small(case)), **{rows: least})
+        return problem.resize(shape, **{rows: self.fit_rows(shape)})
+
+    def odd_shapes(self) -> list[Shape]:
+        """Shapes whose last tile is never full: those the problem names, else odd extents of all kinds."""
+        if named := self.problem.odd():
+            return [shape for shape in named if self.problem.elements(shape) <= self.plan.called_elements]
+        base, rows = self.representatives()[0], self.problem.rows
+        shapes = list[Shape]()
+        for i, extent in enumerate(_ODD):
+            free = {
+                name: nearest_legal(legal, (1, 3, 5)[i % 3] if name == rows else extent)
+                for name, legal in self.problem.spec.dims.items()
+            }
+            shapes.append(self.problem.resize(base, **free))
+        return [s if rows is None else self.problem.resize(s, **{rows: self.fit_rows(s)}) for s in shapes]
 
     def sample(self, cases: Sequence[Case]) -> list[Case]:
         """All cases, or as many as the plan looks at, drawn afresh."""
@@ -147,18 +179,25 @@ class GateContext:
             return list(cases)
         return self.dice.sample(list(cases), self.plan.cases)
 
-    def fit_rows(self, dims: dict[str, int], rows: int) -> int:
-        """Rows reduced so that the engine can be asked for them."""
-        name = first_dim(self.problem)
-        other = max(1, self.elements(dims | {name: 1}))
-        return max(1, min(rows, self.plan.called_elements // other)) if rows else 0
+    def fit_rows(self, shape: Shape, rows: int | None = None) -> int:
+        """Rows of a shape, or as many as wanted, reduced so that the engine can be asked for them."""
+        assert self.problem.rows is not None
+        wanted = shape.dims[self.problem.rows] if rows is None else rows
+        most = self.plan.called_elements // self.width(shape)
+        return max(1, min(wanted, most)) if wanted else 0
 
-    def elements(self, dims: dict[str, int]) -> int:
-        """Elements of the largest declared tensor at these dimensions."""
-        spec = self.problem.spec
-        shapes = [tensor.shape for tensor in spec.inputs.values()]
-        shapes += [tensor.shape for tensor in spec.outputs.values()]
-        return max(math.prod([dims[dim] for dim in shape]) for shape in shapes)
+    def width(self, shape: Shape) -> int:
+        """Elements of a row of the largest tensor that has rows."""
+        widths = [
+            math.prod(self.problem.tensor_shape(tensor, shape)[1:])
+            for tensor in self.problem.tensors
+            if tensor.shape[:1] == (self.problem.rows,)
+        ]
+        return max([1, *widths])
+
+    def windowed(self, shape: Shape) -> bool:
+        """Whether outputs are too large to compare whole, and can be looked at through windows of rows."""
+        return self.problem.elements(shape) > self.plan.judged_elements and self.problem.rows is not None
 
     # -- running -------------------------------------------------------------------------------
 
@@ -183,31 +222,23 @@ class GateContext:
         """A crash or an exception as a rejection."""
         return Rejection(f"{fault.kind.value}: {fault.message}", self.witness(spec), fault.kind)
 
-    def expected(self, spec: InputSpec) -> tuple[dict[str, Tensor], dict[str, Expected]]:
-        """Eager reference and fp64 oracle, computed here from the same recipe."""
+    def inputs(self, spec: InputSpec) -> dict[str, Tensor]:
+        """The values of a recipe, drawn here, contiguous and without guard bands."""
         plain = spec.model_copy(update={"layouts": {}, "guard": None})
-        inputs, _ = build_inputs(self.problem, plain, self.session.engine.torch_device)
-        inputs = as_contiguous(inputs)
-        module = self.problem.module
-        return module.reference(spec.init, inputs), module.oracle(spec.init, inputs)
+        return as_contiguous(build_inputs(self.problem, plain, self.session.engine.torch_device)[0])
 
     # -- comparing -----------------------------------------------------------------------------
 
     def require_accurate(self, spec: InputSpec, outputs: dict[str, Tensor], what: str = "") -> None:
-        """Every output within its componentwise bound. Raises Rejection or Undecided."""
-        eager, oracle = self.expected(spec)
-        for name, got in outputs.items():
-            try:
-                mismatch, metrics = accuracy_mismatch(
-                    got, eager[name], oracle[name], self.problem.contract, spec.dims
-                )
-            except IllConditionedError as error:
-                raise Undecided(
-                    Status.INCONCLUSIVE, f"{spec.label() or 'production inputs'}: {error}"
-                ) from None
-            self._keep_worst(metrics)
-            if mismatch:
-                raise self.mismatch(spec, name, mismatch, what)
+        """Every output right as its declaration says. Raises Rejection or Undecided."""
+        try:
+            found, metrics = judge_outputs(self.problem, spec.shape, self.inputs(spec), outputs)
+        except IllConditionedError as error:
+            reason = f"{spec.label() or 'production inputs'}: {error}"
+            raise Undecided(Status.INCONCLUSIVE, reason) from None
+        self._keep_worst(metrics)
+        if found:
+            raise self.mismatch(spec, *found, what)
 
     def require_same_bits(
         self, spec: InputSpec, got: dict[str, Tensor], expected: dict[str, Tensor], what: str
@@ -219,15 +250,18 @@ class GateContext:
 
     def require_classes(self, spec: InputSpec, outputs: dict[str, Tensor], what: str) -> None:
         """NaN, infinities and signs of zeros wherever eager and oracle agree on them. Raises Rejection."""
-        eager, oracle = self.expected(spec)
+        inputs = self.inputs(spec)
+        eager, oracle = self.problem.reference(spec.shape, inputs), self.problem.oracle(spec.shape, inputs)
         for name, got in outputs.items():
+            if not got.is_floating_point() or name not in oracle or got.shape != eager[name].shape:
+                continue
             if mismatch := class_mismatch(got, eager[name], oracle[name].value):
                 raise self.mismatch(spec, name, mismatch, what)
 
-    def check(self, dims: dict[str, int], what: str = "", **changes: Any) -> None:
-        """Call on inputs of these dimensions and require accuracy; large ones by windows of rows."""
-        spec = self.spec(dims, **changes)
-        if self.elements(dims) <= self.plan.judged_elements or not self.problem.row_independent:
+    def check(self, shape: Shape, what: str = "", **changes: Any) -> None:
+        """Call on inputs of this shape and require accuracy; large ones by windows of rows."""
+        spec = self.spec(shape, **changes)
+        if not self.windowed(shape):
             self.require_accurate(spec, self.call(spec).outputs, what)
             return
         for part, outputs in self.windows(spec):
@@ -240,9 +274,9 @@ class GateContext:
 
         Rows near the start, the end, `extra`, and at places drawn after the call are looked at.
         """
-        name = first_dim(self.problem)
-        rows = spec.dims[name]
-        width = max(1, self.elements(spec.dims | {name: 1}))
+        assert self.problem.rows is not None
+        rows = spec.dims[self.problem.rows]
+        width = self.width(spec.shape)
         tile = spec.tile_rows or tile_rows_for(rows, width) or rows
         tiled = spec.model_copy(update={"tile_rows": tile})
         self.call(tiled, deliver=False)
@@ -260,9 +294,8 @@ class GateContext:
 
     def witness(self, spec: InputSpec, output: str = "", mismatch: Mismatch | None = None) -> Witness:
         """Where it happened and how to see it again."""
-        dims = ",".join(f"{name}={value}" for name, value in spec.dims.items())
         return Witness(
-            case=dims,
+            case=spec.shape.label(),
             seed=self.seed,
             transform=spec.label(),
             output=output,
@@ -292,10 +325,30 @@ def form_problem(problem: Problem, spec: InputSpec, report: CallReport) -> str:
     if names != tuple(problem.spec.outputs):
         return f"returned outputs {names}, declared are {tuple(problem.spec.outputs)}"
     for output in report.outputs:
-        shape = problem.output_shape(output.name, spec.dims)
-        dtype = str(problem.output_dtype(output.name)).removeprefix("torch.")
+        declared = problem.spec.outputs[output.name]
+        shape = problem.tensor_shape(declared, spec.shape)
+        dtype = str(problem.tensor_dtype(declared, spec.shape)).removeprefix("torch.")
         if output.python_type != "torch.Tensor":
             return f"{output.name} is a {output.python_type}, not a plain torch.Tensor"
-        if output.shape != shape or output.dtype != dtype:
+        fits = output.shape == shape
+        if declared.bounded and len(output.shape) == len(shape):
+            fits = output.shape[0] <= shape[0] and output.shape[1:] == shape[1:]
+        if not fits or output.dtype != dtype:
             return f"{output.name} is {output.dtype}{list(output.shape)}, declared is {dtype}{list(shape)}"
     return ""
+
+
+def nearest_legal(legal: DimSpec, extent: int) -> int:
+    """The legal extent nearest to a wanted one."""
+    step = legal.multiple_of
+    least, most = -(-legal.min // step) * step, legal.max // step * step
+    return min(most, max(least, round(extent / step) * step))
+
+
+def _distinct(shapes: Iterable[Shape]) -> list[Shape]:
+    """Shapes without their repetitions, in order."""
+    found = list[Shape]()
+    for shape in shapes:
+        if shape not in found:
+            found.append(shape)
+    return found

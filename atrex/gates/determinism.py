@@ -11,8 +11,8 @@ def run(ctx: GateContext) -> None:
 
     Where the contract waives determinism, every run must pass accuracy instead.
     """
-    for dims in ctx.representatives():
-        spec = ctx.spec(dims, source=ctx.rich_source)
+    for shape in ctx.representatives():
+        spec = ctx.spec(shape, source=ctx.rich_source)
         first = ctx.call(spec).outputs
         for _ in range(ctx.plan.repeats - 1):
             again = ctx.calls([Call(inputs=spec, disturb=ctx.new_seed())])[0].outputs

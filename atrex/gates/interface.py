@@ -12,8 +12,8 @@ def run(ctx: GateContext) -> None:
         ctx.session.load()
     except CandidateFault as fault:
         raise Rejection(f"{fault.kind.value}: {fault.message}", None, fault.kind) from None
-    for dims in ctx.representatives():
-        spec = ctx.spec(dims)
+    for shape in ctx.representatives():
+        spec = ctx.spec(shape)
         report = ctx.call(spec).report
         for output in report.outputs:
             if output.device != ctx.session.engine.device:
@@ -22,6 +22,7 @@ def run(ctx: GateContext) -> None:
                 raise Rejection(
                     f"{output.name} is sparse or requires a gradient", ctx.witness(spec, output.name)
                 )
-            if output.aliases:
-                shared = ", ".join(output.aliases)
+            updated = {i for i, out in ctx.problem.contract.updates.items() if out == output.name}
+            if unwanted := set(output.aliases) - updated:
+                shared = ", ".join(sorted(unwanted))
                 raise Rejection(f"{output.name} shares memory with {shared}", ctx.witness(spec, output.name))

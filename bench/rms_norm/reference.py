@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from atrex.problem import Draw, Expected, Init
-from atrex.records import Cost
+from atrex.problem import Draw, Expected, Init, Input
+from atrex.records import Cost, Shape
 
 _ORACLE_CHUNK = 1 << 25  # elements at a time: 256 MiB of fp64
 
@@ -29,7 +29,7 @@ def make_inputs(draw: Draw) -> dict[str, Tensor]:
 def reference(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Eager PyTorch as a competent user writes it."""
     x = inputs["x"].float()
-    scale = torch.rsqrt(x.square().mean(-1, keepdim=True) + float(init["eps"] or 0))
+    scale = torch.rsqrt(x.square().mean(-1, keepdim=True) + init["eps"])
     return {"out": (x * scale * inputs["weight"].float()).to(inputs["x"].dtype)}
 
 
@@ -45,22 +45,27 @@ def oracle(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Expected]:
     for start in range(0, x.shape[0], step):
         block = x[start : start + step].double()
         mean = block.square().mean(-1, keepdim=True)
-        value[start : start + step] = block * torch.rsqrt(mean + float(init["eps"] or 0)) * weight
+        value[start : start + step] = block * torch.rsqrt(mean + init["eps"]) * weight
     return {"out": Expected(value, value.abs())}
 
 
-def cost(init: Init, dims: Mapping[str, int]) -> Cost:
+def cost(shape: Shape) -> Cost:
     """Fewest operations and bytes for T rows of H elements.
 
     Per element a square, an addition, and the products with the scale and the weight (4 H); per row
     the division by H, the addition of eps and the reciprocal root (3).
     """
-    rows, hidden = dims["token_count"], dims["hidden_size"]
+    rows, hidden = shape.dims["token_count"], shape.dims["hidden_size"]
     return Cost(
         flops={"fp32": float(rows * (4 * hidden + 3))},
         read_bytes=2 * rows * hidden + 2 * hidden,
         write_bytes=2 * rows * hidden,
     )
+
+
+def small(init: Init, input: Input) -> tuple[Init, Input]:
+    """A few rows of the same width."""
+    return init, {**input, "token_count": min(input["token_count"], 37)}
 
 
 def _unit_weight(draw: Draw) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from agent.proposers.baselines import compiled, eager
 from atrex.candidate import Candidate
 from atrex.problem import load_problem
+from atrex.records import Shape
 
 PROBLEM = load_problem("rms_norm")
 
@@ -37,7 +38,7 @@ def test_eager_returns_the_references_tensor_and_takes_its_defaults(tmp_path: Pa
     for init in ({}, {"eps": 0.25}):
         out = model(eager(PROBLEM.spec), tmp_path, **init)(**given)
         assert type(out) is torch.Tensor
-        expected = PROBLEM.module.reference(PROBLEM.init(init), given)["out"]
+        expected = PROBLEM.reference(Shape(init=init, dims={}), given)["out"]
         assert torch.equal(out, expected)
 
 

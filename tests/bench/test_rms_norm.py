@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from atrex.contract import DTYPES
 from atrex.gates.comparators import accuracy_mismatch
 from atrex.inputs import draw_values
-from atrex.problem import DTYPES, Expected, load_problem
+from atrex.problem import Expected, load_problem
 from atrex.protocol import InputSpec
+from atrex.records import Shape
 from bench.rms_norm import reference as module
 from traces.workload import load_workload
 
@@ -25,8 +27,12 @@ Sum = Callable[[Tensor], Tensor]  # squares [T, H] fp32 to their sums [T, 1] fp3
 
 
 def drawn(source: str, rows: int, hidden: int, seed: int = 3, eps: float = 1e-6) -> dict[str, Tensor]:
-    dims = {"token_count": rows, "hidden_size": hidden}
-    return draw_values(PROBLEM, InputSpec(init={"eps": eps}, dims=dims, seed=seed, source=source), CPU)
+    shape = shape_of(rows, hidden, eps)
+    return draw_values(PROBLEM, InputSpec(shape=shape, seed=seed, source=source), CPU)
+
+
+def shape_of(rows: int, hidden: int, eps: float = 1e-6) -> Shape:
+    return Shape(init={"eps": eps}, dims={"token_count": rows, "hidden_size": hidden})
 
 
 def kernel(inputs: dict[str, Tensor], total: Sum, eps: float = 1e-6) -> Tensor:
@@ -40,9 +46,8 @@ def judged(got: Tensor, inputs: dict[str, Tensor], eps: float = 1e-6) -> tuple[b
     """Whether a result is accepted, and its worst error over the bound."""
     init = {"eps": eps}
     eager, oracle = module.reference(init, inputs)["out"], module.oracle(init, inputs)["out"]
-    mismatch, metrics = accuracy_mismatch(
-        got, eager, oracle, PROBLEM.contract, {"token_count": got.shape[0], "hidden_size": got.shape[1]}
-    )
+    precision = PROBLEM.precision("out", shape_of(got.shape[0], got.shape[1]))
+    mismatch, metrics = accuracy_mismatch(got, eager, oracle, precision)
     return mismatch is None, float(metrics["worst_error_over_bound"] or 0)
 
 
@@ -153,8 +158,9 @@ class TestSignature:
         outputs, oracle = module.reference({"eps": 0.0}, inputs), module.oracle({"eps": 0.0}, inputs)
         assert list(outputs) == list(oracle) == list(PROBLEM.spec.outputs)
         for name, got in outputs.items():
-            assert got.shape == PROBLEM.output_shape(name, {"token_count": 7, "hidden_size": 33})
-            assert got.dtype is PROBLEM.output_dtype(name)
+            declared = PROBLEM.spec.outputs[name]
+            assert got.shape == PROBLEM.tensor_shape(declared, shape_of(7, 33))
+            assert got.dtype is PROBLEM.tensor_dtype(declared, shape_of(7, 33))
             assert isinstance(oracle[name], Expected)
 
     def test_production_inputs_are_distributed_as_published(self) -> None:
@@ -166,7 +172,7 @@ class TestSignature:
         assert float(weight.std()) == pytest.approx(0.02, rel=0.1)
 
     def test_cost_by_counting(self) -> None:
-        cost = module.cost({}, {"token_count": 3, "hidden_size": 5})
+        cost = module.cost(shape_of(3, 5))
         assert cost.flops == {"fp32": 3 * (5 + 5 + 1 + 1 + 1 + 5 + 5)}
         inputs = drawn("production", 3, 5)
         assert cost.read_bytes == sum(t.numel() * t.element_size() for t in inputs.values())
@@ -174,9 +180,7 @@ class TestSignature:
 
     def test_every_case_is_in_the_domain(self) -> None:
         assert {case.input["hidden_size"] for case in CASES} >= set(LENGTHS)
-        for case in CASES:
-            for name, extent in PROBLEM.dims(case).items():
-                assert PROBLEM.spec.dims[name].min <= extent <= PROBLEM.spec.dims[name].max
+        assert not [PROBLEM.complaint(case) for case in CASES if PROBLEM.complaint(case)]
 
 
 WRONG_SUMS: dict[str, Sum] = {

@@ -1,0 +1,48 @@
+"""Judging a call's outputs: each as its declaration says, against reference and oracle on the same inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from atrex.gates.comparators import Mismatch, accuracy_mismatch, bit_mismatch
+from atrex.problem import Problem
+from atrex.records import Scalar, Shape
+
+Finding = tuple[str, Mismatch]  # an output, and what is wrong with it
+
+
+def judge_outputs(
+    problem: Problem,
+    shape: Shape,
+    inputs: Mapping[str, Tensor],
+    outputs: Mapping[str, Tensor],
+    *,
+    factor: float = 1.0,
+) -> tuple[Finding | None, dict[str, Scalar]]:
+    """The first output that is wrong, and the worst metrics of all. `factor` scales every error bound.
+
+    Raises IllConditionedError where the reference itself is too far from the oracle to judge anybody by.
+    """
+    eager, oracle = problem.reference(shape, inputs), problem.oracle(shape, inputs)
+    worst: dict[str, Scalar] = {}
+    for name, declared in problem.spec.outputs.items():
+        got, expected = outputs[name], oracle.get(name)
+        if declared.compare == "checked" or expected is None:
+            continue
+        if got.shape != expected.value.shape:
+            what = f"has the shape {list(got.shape)}, right is {list(expected.value.shape)}"
+            return (name, Mismatch((), "", "", what, {})), worst
+        if declared.compare == "exact":
+            mismatch = bit_mismatch(got, expected.value.to(got.dtype))
+        else:
+            precision = problem.precision(name, shape)
+            mismatch, metrics = accuracy_mismatch(got, eager[name], expected, precision, factor)
+            worst = {key: max(value, worst.get(key, value)) for key, value in metrics.items()}  # type: ignore[type-var]
+        if mismatch:
+            return (name, mismatch), worst
+    checked = [name for name, declared in problem.spec.outputs.items() if declared.compare == "checked"]
+    if checked and (complaint := problem.check(shape, inputs, outputs)):
+        return (checked[0], Mismatch((), "", "", complaint, {})), worst
+    return None, worst
