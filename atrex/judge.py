@@ -98,6 +98,7 @@ class Engine:
         (self.scratch / "tmp").mkdir(mode=0o777)  # TMPDIR of the fork server and of compute-sanitizer
         (self.scratch / "tmp").chmod(0o1777)
         self._server: ForkServer | None = None
+        self._logged = dict[str, int]()  # how much of each of the sanitizer's logs has been read
 
     def __enter__(self) -> Self:
         return self
@@ -185,11 +186,13 @@ class Engine:
         return "compute-sanitizer" if self.device == "cuda" else "AddressSanitizer"
 
     def sanitizer_finding(self) -> str:
-        """The first violation that compute-sanitizer logged, or an empty string."""
+        """The first violation that compute-sanitizer logged since this was last asked, or an empty string."""
         if not (self.sanitize and self.device == "cuda"):
             return ""
-        for log in self.scratch.glob("compute-sanitizer*"):
-            lines = [line.strip("= ") for line in log.read_text(errors="replace").splitlines()]
+        for log in self.scratch.glob("compute-sanitizer-*"):
+            text = log.read_text(errors="replace")
+            seen, self._logged[log.name] = self._logged.get(log.name, 0), len(text)
+            lines = [line.strip("= ") for line in text[seen:].splitlines()]
             for i, line in enumerate(lines):
                 if line.startswith(("Invalid", "Out-of-range", "Misaligned")):
                     return "; ".join(lines[i : i + 2])

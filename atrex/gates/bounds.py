@@ -6,6 +6,7 @@ from atrex.errors import EnvironmentProblem
 from atrex.gates.context import GateContext, Rejection
 from atrex.judge import CandidateFault
 from atrex.protocol import Call, Fill
+from atrex.records import FaultKind
 
 
 def run(ctx: GateContext) -> None:
@@ -38,6 +39,7 @@ def _instrumented(ctx: GateContext) -> None:
         session = ctx.sanitized()
         if session.engine.device == "cuda":
             session.engine.check_cuda()  # what the tool itself breaks is not the candidate's fault
+        session.engine.sanitizer_finding()  # earlier candidates' are not this one's
     except EnvironmentProblem as error:
         ctx.metrics["sanitizer"] = f"not run: {error}"
         return
@@ -50,8 +52,9 @@ def _instrumented(ctx: GateContext) -> None:
         try:
             session.run(Call(inputs=spec, deliver=False))
         except CandidateFault as fault:
+            if finding := session.engine.sanitizer_finding():
+                raise Rejection(finding, ctx.witness(spec), FaultKind.ILLEGAL_ACCESS) from None
             raise ctx.fault(fault, spec) from None
-        finding = session.engine.sanitizer_finding()
-        if finding:
-            raise Rejection(finding, ctx.witness(spec))
+        if finding := session.engine.sanitizer_finding():
+            raise Rejection(finding, ctx.witness(spec), FaultKind.ILLEGAL_ACCESS)
     ctx.metrics["sanitizer"] = session.engine.sanitizer_name
