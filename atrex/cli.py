@@ -60,6 +60,47 @@ def optimize(
 
 
 @app.command()
+def bench(
+    agent: Annotated[
+        str | None, typer.Option(metavar="AGENT", help="eager, compile, library or replay:DIR")
+    ] = None,
+    ops: Annotated[str | None, typer.Option(help="operators, as a,b in any spelling [default: all]")] = None,
+    cases: Annotated[
+        int | None, typer.Option(min=1, help="at most N cases an operator, evenly spread over all")
+    ] = None,
+    phase: Annotated[Literal["prefill", "decode"] | None, typer.Option(help="only this phase")] = None,
+    device: Device = "auto",
+    workload: Workload = "atrex-bench",
+    scale: Annotated[
+        Literal["full", "small"], typer.Option(help="small: reduced shapes, for a machine without a GPU")
+    ] = "full",
+    gates: Annotated[
+        Literal["full", "screen"], typer.Option(help="level of the gates that a replayed kernel must pass")
+    ] = "full",
+    vs_eager: Annotated[
+        bool | None,
+        typer.Option(help="measure eager beside each kernel [default: for library and replay]"),
+    ] = None,
+    seed: Seed = None,
+    budget: Annotated[
+        str | None, typer.Option(help="time for the whole: 90s, 10m; what is not reached counts 0")
+    ] = None,
+    resume: Annotated[str | None, typer.Option(metavar="RUN", help="continue this run")] = None,
+    runs: RunsDir = None,
+    html: Annotated[bool, typer.Option("--html", help="print the report as HTML")] = False,
+    json: Json = False,
+) -> None:
+    """Run an agent or a baseline over the workload: the weighted table, in which a rejected kernel is a 0."""
+    from agent.bench import Options
+    from agent.bench import bench as run
+    from agent.bench_plan import Selection
+
+    selection = Selection(workload=workload, cases=cases, phase=phase, scale=scale)
+    options = Options(agent, ops, selection, device, seed, budget, gates, vs_eager, runs, resume)
+    run(options, as_json=json, as_html=html)
+
+
+@app.command()
 def verify(
     file: File,
     op: Operator,
@@ -190,6 +231,24 @@ def roofline(
     from atrex.commands.catalogue import roofline as run
 
     run(op, workload, gpu, as_json=json)
+
+
+@app.command("audit-tasks")
+def audit_tasks(
+    op: Annotated[list[str] | None, typer.Option("--op", help="operator; repeatable [default: all]")] = None,
+    device: Device = "auto",
+    scale: Annotated[Literal["full", "small"], typer.Option(help="small: cases reduced for a CPU")] = "full",
+    case: CaseNames = None,
+    cases: CaseLimit = None,
+    workload: Workload = "atrex-bench",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="write a Markdown page here")] = None,
+    json: Json = False,
+) -> None:
+    """Which trivial kernels a plain allclose accepts on production inputs, and what rejects them here."""
+    from atrex.commands.audit import Options
+    from atrex.commands.audit import audit_tasks as run
+
+    run(Options(tuple(op or ()), device, scale, tuple(case or ()), cases, workload), output, as_json=json)
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -222,27 +223,25 @@ def place(name: str, value: Tensor, layout: LayoutKind, guard: Fill | None) -> G
 def _strides(value: Tensor, layout: LayoutKind) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     """Shape, strides and the number of elements spanned, for a layout of `value`."""
     shape = tuple(value.shape)
-    width = shape[-1] if shape else 1
-    rows = value.numel() // width if width else 0
+    step = 2 if layout == "strided" else 1
     if value.ndim < 2:
-        step = 2 if layout == "strided" else 1
-        return shape, (step,) * value.ndim, max(1, width * step)
+        return shape, (step,) * value.ndim, max(1, value.numel() * step)
     if layout == "transposed" and value.ndim == 2:
         return shape, (1, max(1, shape[0])), max(1, value.numel())
+    inner = _packed(shape[1:], step)
+    row = step * math.prod(shape[1:])
     if layout == "expanded":
-        return shape, (0, *_packed(shape[1:], width, 1)), max(1, value.numel() // max(1, shape[0]))
-    step = 2 if layout == "strided" else 1
-    pitch = width * step + {"row_stride": 64, "odd_row_stride": 3}.get(layout, 0)
-    return shape, _packed(shape, pitch, step), max(1, rows * pitch)
+        return shape, (0, *inner), max(1, row)
+    pitch = row + {"row_stride": 64, "odd_row_stride": 3}.get(layout, 0)
+    return shape, (pitch, *inner), max(1, shape[0] * pitch)
 
 
-def _packed(shape: tuple[int, ...], pitch: int, step: int) -> tuple[int, ...]:
-    """Row-major strides whose last dimension has stride `step` and whose rows are `pitch` apart."""
-    if len(shape) < 2:
-        return (step,) * len(shape)
-    strides = [step, pitch]
-    for extent in reversed(shape[1:-1]):
-        strides.append(strides[-1] * max(1, extent))
+def _packed(shape: tuple[int, ...], step: int) -> tuple[int, ...]:
+    """Row-major strides whose last dimension has stride `step`."""
+    strides = list[int]()
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= max(1, extent)
     return tuple(reversed(strides))
 
 

@@ -45,7 +45,10 @@ class Protocol:
     round_us: float = 20_000.0
     cache_bytes: int = 64 << 20  # last-level cache: inputs rotate through three times as much
     max_sets: int = 128
+    min_sets: int | None = None  # None: 2 on a CPU, 4 on a GPU, so that a remembered result does not pay
+    most_bytes: int | None = None  # of all sets with their outputs; None: as many as the above say
     tiled: bool = True  # large inputs repeat rows: drawing them all would take longer than timing them
+    hold: bool = True  # hold claims to clock and results; off only for baselines made of our own reference
 
 
 def protocol_for(device: Device, *, quick: bool = False) -> Protocol:
@@ -147,17 +150,23 @@ def _believe(
 ) -> None:
     """Hold what a contestant claims against clock, results and physics. Raises CandidateFault."""
     claimed = min(contestant.rounds)  # ratios are made of rounds, so none of them may lie
+    if rules.hold:
+        _hold(contestant, rules, claimed, len(seeds))
+        _check_kept(contestant.session, problem, spec, seeds)
+    if contestant.method != "wall" and claimed < floor_us:
+        raise CandidateFault(FaultKind.EXITED, f"claims less than the physical floor of {floor_us:.2f} us")
+
+
+def _hold(contestant: Contestant, rules: Protocol, claimed: float, sets: int) -> None:
+    """Hold a claim of time against the judge's clock. Raises CandidateFault."""
     if contestant.method == "wall":
         believed = sum(contestant.believed) / len(contestant.believed)
         if believed <= _BELIEVED_ROUNDS:
             text = f"in {1 - believed:.0%} of the rounds claims less than what the judge's clock saw"
             raise CandidateFault(FaultKind.EXITED, text)
-    elif claimed < _CLAIM_SHARE * (seen := _warm_call_us(contestant, rules, len(seeds))):
+    elif claimed < _CLAIM_SHARE * (seen := _warm_call_us(contestant, rules, sets)):
         text = f"claims {claimed:.2f} us a call where the judge's clock saw {seen:.2f} us"
         raise CandidateFault(FaultKind.EXITED, text)
-    _check_kept(contestant.session, problem, spec, seeds)
-    if contestant.method != "wall" and claimed < floor_us:
-        raise CandidateFault(FaultKind.EXITED, f"claims less than the physical floor of {floor_us:.2f} us")
 
 
 def _recipe(
@@ -167,7 +176,11 @@ def _recipe(
     shape = problem.shape(case)
     cost = problem.cost(shape)
     sets = -(-3 * rules.cache_bytes // max(1, cost.bytes))
-    sets = max(2 if engine.device == "cpu" else 4, min(rules.max_sets, sets))
+    least = (2 if engine.device == "cpu" else 4) if rules.min_sets is None else rules.min_sets
+    sets = max(least, min(rules.max_sets, sets))
+    if rules.most_bytes is not None:
+        a_set = sum(problem.nbytes(tensor, shape) for tensor in problem.tensors)
+        sets = max(1, min(sets, rules.most_bytes // max(1, a_set)))
     tile = None
     if rules.tiled and problem.rows is not None:
         rows = shape.dims[problem.rows]

@@ -18,6 +18,7 @@ from atrex.problem import Problem
 
 _WARM_UP = 3
 _HOST_SAMPLES = 20
+_PATIENCE_NS = 200e6  # calls that take seconds are not called again and again before they are timed
 _clock = time.perf_counter_ns
 
 
@@ -46,8 +47,12 @@ class PreparedCase:
         """First calls of the candidate, the host's time for one, and on CUDA the capture."""
         self.model = model
         with torch.no_grad():
-            for _ in range(_WARM_UP):
+            for number in range(_WARM_UP):
+                start = _clock()
                 self.outputs[0] = self.model(**self.sets[0])
+                self._synchronize()
+                if number and _clock() - start > _PATIENCE_NS:
+                    break  # the first call may have compiled, the second has not
             self.host_us = self._host_time()
             if self.device.type == "cuda":
                 self.flush = torch.empty(self.flush_bytes, dtype=torch.uint8, device=self.device)
@@ -80,15 +85,17 @@ class PreparedCase:
     def _host_time(self) -> float:
         """Median host time to issue one call, µs; on a CPU that is the call itself."""
         samples = list[int]()
-        for _ in range(_HOST_SAMPLES):
+        began = _clock()
+        while len(samples) < _HOST_SAMPLES and (not samples or _clock() - began < _PATIENCE_NS):
             start = _clock()
             self.outputs[0] = self.model(**self.sets[0])
             samples.append(_clock() - start)
-            if self.device.type == "cuda":
-                torch.cuda.synchronize()
-            elif sum(samples) > 200e6:
-                break
+            self._synchronize()
         return statistics.median(samples) / 1e3
+
+    def _synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
 
     def _capture(self) -> torch.cuda.CUDAGraph | None:
         torch.cuda.synchronize()

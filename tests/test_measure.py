@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
@@ -107,6 +107,27 @@ def accused(session: Honest, **options: Any) -> str:
     assert caught.value.candidate == session.candidate.id
     assert caught.value.kind is FaultKind.EXITED
     return caught.value.message
+
+
+class TestBaselines:
+    """What a benchmark leaves out for code of our own, and how it stays within memory."""
+
+    def test_without_hold_no_output_is_looked_at(self) -> None:
+        session = Honest()
+        measure(session, rules=replace(RULES, hold=False))
+        assert set(session.log) == {"timed"}
+
+    def test_sets_are_bounded_by_their_bytes(self) -> None:
+        a_set = 2 * (40 * 64) * 2 + 64 * 2
+        for most, expected in [(None, 2), (2 * a_set + 1, 2), (2 * a_set - 1, 1), (1, 1)]:
+            session = Honest()
+            measure(session, rules=replace(RULES, most_bytes=most, hold=False))
+            assert len(session.request.seeds) == expected
+
+    def test_fewer_sets_are_enough_where_nobody_is_suspected(self) -> None:
+        session = Honest()
+        measure(session, rules=replace(RULES, cache_bytes=1, min_sets=1, hold=False))
+        assert len(session.request.seeds) == 1
 
 
 class TestHonest:

@@ -8,10 +8,8 @@ from typing import Literal
 from rich.table import Table
 
 from atrex.commands.common import console_for_output, print_json
-from atrex.report import load_report
-from atrex.report.html import render_html
-from atrex.report.markdown import render_markdown
-from atrex.report.terminal import render_terminal
+from atrex.report import render
+from atrex.report.workload import load_any_report
 from atrex.runs import BrokenRun, Run, find_run, list_runs, runs_root, write_atomic
 
 Format = Literal["terminal", "markdown", "json", "html"]
@@ -46,16 +44,16 @@ def _row(run: Run | BrokenRun) -> dict[str, str]:
 
 def report(wanted: str, root: Path | None, format: Format, output: Path | None) -> None:
     """Show the report of a run in one of its forms, or write it to a file."""
-    loaded = load_report(find_run(wanted, runs_root(root)).report())
+    loaded = load_any_report(find_run(wanted, runs_root(root)).report())
     if format == "terminal" and output is None:
-        console_for_output().print(render_terminal(loaded))
+        console_for_output().print(render.terminal(loaded))
         return
     if format == "html":
-        text = render_html(loaded)
+        text = render.html(loaded)
     elif format == "json":
         text = loaded.model_dump_json(indent=2)
     else:
-        text = render_markdown(loaded)
+        text = render.markdown(loaded)
     if output is None:
         print(text)
     else:

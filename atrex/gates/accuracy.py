@@ -16,7 +16,9 @@ def run(ctx: GateContext) -> None:
         for shape in ctx.representatives():
             ctx.check(shape)
     for case in chosen:
-        shape = problem.shape(case if ctx.plan.engine == "cuda" or problem.rows else problem.small(case))
+        shape = problem.shape(case)
+        if ctx.work(shape) > ctx.plan.large_work:
+            shape = problem.shape(problem.small(case))
         if problem.rows is not None:
             shape = problem.resize(shape, **{problem.rows: ctx.fit_rows(shape)})
         ctx.check(shape, case.id)

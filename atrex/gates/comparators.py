@@ -29,6 +29,7 @@ _UNIT_ROUNDOFF = {"fp32": 2.0**-24, "fp64": 2.0**-53}
 _SUBNORMAL_UNIT = {"fp32": 2.0**-149, "fp64": 2.0**-1074}
 ILL_CONDITIONED = 0.10  # an eager error above this share of scale makes a comparison inconclusive
 EAGER_FACTOR = 2.0
+_FINITE, _NAN = 0, 1  # classes of values
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +81,19 @@ def bit_mismatch(got: Tensor, expected: Tensor) -> Mismatch | None:
     return Mismatch(index, _show(expected, index), _show(got, index), "bits differ", {"different": count})
 
 
-def class_mismatch(got: Tensor, eager: Tensor, oracle: Tensor) -> Mismatch | None:
-    """Where NaN, +Inf, -Inf or the sign of a zero differs though eager and oracle agree on it."""
+def class_mismatch(
+    got: Tensor, eager: Tensor, oracle: Tensor, allowed: Tensor | None = None
+) -> Mismatch | None:
+    """Where NaN, +Inf, -Inf or the sign of a zero differs though eager and oracle agree on it.
+
+    Where `allowed` bounds the error, a value that may be rounded to zero may also stay above it.
+    """
     expected = _classes(oracle.to(eager.dtype))
-    wrong = (_classes(got) != expected) & (_classes(eager) == expected)
+    found = _classes(got)
+    wrong = (found != expected) & (_classes(eager) == expected)
+    if allowed is not None:
+        either = (oracle != 0) & ((found == _FINITE) | (expected == _FINITE)) & (oracle.abs() <= allowed)
+        wrong &= ~(either & (found != _NAN))
     # A finite non-zero value may be any finite value here: its size is the accuracy bound's business.
     if not bool(wrong.any()):
         return None
@@ -146,7 +156,7 @@ def accuracy_mismatch(
     if _rms(error) > EAGER_FACTOR * _rms(eager_error) + factor * _rms(allowed) / 8:
         what = f"RMS error {_rms(error):.4g} above twice the eager reference's {_rms(eager_error):.4g}"
         return Mismatch((), "", "", what, metrics), metrics
-    return class_mismatch(got, eager, value), metrics
+    return class_mismatch(got, eager, value, allowed), metrics
 
 
 def _rms(value: Tensor) -> float:

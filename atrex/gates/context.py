@@ -35,7 +35,8 @@ class Plan:
 
     level: Level
     engine: EngineKind
-    whole_elements: int  # elements of the largest tensor up to which a production shape is used as it is
+    small_work: float  # operations and bytes up to which a shape stands for its bucket as it is
+    large_work: float  # and up to which a production case is judged as it is
     judged_elements: int  # elements per output that the judge compares in full; beyond, windows of rows
     called_elements: int  # elements per output that a candidate is asked for
     repeats: int  # runs of the determinism gate
@@ -54,7 +55,8 @@ def make_plan(level: Level, engine: EngineKind) -> Plan:
     return Plan(
         level=level,
         engine=engine,
-        whole_elements={"cuda": 1 << 25, "native": 1 << 22, "interpreter": 1 << 16}[engine],
+        small_work={"cuda": 1e10, "native": 2e8, "interpreter": 1e8}[engine],
+        large_work={"cuda": math.inf, "native": 2e9, "interpreter": 1e8}[engine],
         judged_elements=judged,
         called_elements=called,
         repeats=10 if full else 4,
@@ -145,17 +147,23 @@ class GateContext:
                 smallest[key] = shape
         return _distinct(smallest.values())
 
+    def smallest(self) -> Shape:
+        """A shape for what takes many calls: the smallest of the representatives, with a few rows."""
+        shape = min(self.representatives(), key=self.problem.elements)
+        rows = self.problem.rows
+        return shape if rows is None else self.problem.resize(shape, **{rows: min(shape.dims[rows], 5)})
+
     def _reduced(self, case: Case, full: Shape, cuts: dict[str, tuple[int, ...]]) -> Shape:
         """A production shape with few rows, and reduced in all if the engine cannot be asked for more."""
         problem, rows = self.problem, self.problem.rows
         if rows is None:
-            whole = self.plan.engine == "cuda" and problem.elements(full) <= self.plan.whole_elements
+            whole = self.work(full) <= self.plan.small_work
             return full if whole else problem.shape(problem.small(case))
         edges = (0, *cuts.get(rows, ()))
         least = 5 if rows not in cuts else max(edge for edge in edges if edge < max(full.dims[rows], 1)) + 37
         least = min(full.dims[rows], least)
         shape = problem.resize(full, **{rows: least})
-        if problem.elements(shape) > self.plan.whole_elements:
+        if self.work(shape) > self.plan.small_work:
             shape = problem.resize(problem.shape(problem.small(case)), **{rows: least})
         return problem.resize(shape, **{rows: self.fit_rows(shape)})
 
@@ -194,6 +202,11 @@ class GateContext:
             if tensor.shape[:1] == (self.problem.rows,)
         ]
         return max([1, *widths])
+
+    def work(self, shape: Shape) -> float:
+        """Operations of a call and bytes of its tensors, added: what it takes to draw and judge it, roughly."""
+        held = sum(self.problem.nbytes(tensor, shape) for tensor in self.problem.tensors)
+        return sum(self.problem.cost(shape).flops.values()) + held
 
     def windowed(self, shape: Shape) -> bool:
         """Whether outputs are too large to compare whole, and can be looked at through windows of rows."""

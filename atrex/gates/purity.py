@@ -35,7 +35,7 @@ def run(ctx: GateContext) -> None:
                 _untouched(ctx, spec, outcome)
         if not ctx.windowed(shape):
             _with_specials(ctx, shape)
-    _after_many(ctx, min(ctx.representatives(), key=ctx.problem.elements))
+    _after_many(ctx, ctx.smallest())
 
 
 def _after_many(ctx: GateContext, shape: Shape) -> None:

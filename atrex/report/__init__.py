@@ -9,7 +9,7 @@ can contradict its own rows.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import (
     Field,
@@ -28,6 +28,7 @@ HEADLINE = (
     "op", "device", "dsl", "accepted", "kernel", "candidates_tried", "candidates_accepted",
     "speedup_vs_eager", "speedup_vs_compile", "S", "A", "verdicts", "run", "seconds",
 )  # fmt: skip
+Report = TypeVar("Report", bound=Record)
 DERIVED = ("accepted", "speedup_vs_eager", "speedup_vs_compile", "S", "A", "verdicts")
 
 
@@ -133,9 +134,14 @@ class RunReport(Record):
 
 
 def load_report(path: Path) -> RunReport:
-    """Read a report.json. Raises UsageError naming the file and the field that is wrong."""
+    """Read the report.json of one operator. Raises UsageError naming the file and the field that is wrong."""
+    return read_report(path, RunReport)
+
+
+def read_report(path: Path, form: type[Report]) -> Report:
+    """Read a report.json of a known form. Raises UsageError naming the file and the field that is wrong."""
     try:
-        return RunReport.model_validate_json(path.read_bytes())
+        return form.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         raise UsageError(
             f"{path}: the run has no report yet; let it end, or continue it with --resume"

@@ -1,21 +1,13 @@
-"""The report as one self-contained HTML file: no external asset, readable in light and dark.
-
-Candidates choose some of the text. All of it is escaped, and should some ever slip through, the page's
-content security policy runs no script but the report's own, which it knows by its hash.
-"""
+"""The report of one operator as one self-contained HTML file."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import html
 import math
-from collections.abc import Iterable
 
 from atrex.records import Judgement, Ratio, Status, Verdict
 from atrex.report import RunReport, Step
+from atrex.report.page import bullets, esc, gain, grid, number, page, section
 from atrex.report.plots import history, roofline
-from atrex.report.style import SCRIPT, STYLE
 from atrex.report.text import (
     DASH,
     by_loss,
@@ -30,9 +22,7 @@ from atrex.report.text import (
     micros,
     outcome,
     place,
-    plain,
     points,
-    ratio,
     reason,
     unspoken,
 )
@@ -58,7 +48,6 @@ STEP_COLUMNS = (
 
 def render_html(report: RunReport) -> str:
     """The whole page."""
-    policy = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
     sections = [
         _header(report),
         _tiles(report),
@@ -70,26 +59,15 @@ def render_html(report: RunReport) -> str:
         _dropout(report),
         _origin(report),
     ]
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; \
-script-src 'sha256-{policy}'">
-<title>Atrex: {_e(report.op)} on {report.device}</title><style>{STYLE}</style></head>
-<body><main>
-{"".join(sections)}</main><script>{SCRIPT}</script></body></html>
-"""
-
-
-def _e(text: str, limit: int = 400) -> str:
-    return html.escape(plain(text, limit))
+    return page(f"{report.op} on {report.device}", sections)
 
 
 def _header(report: RunReport) -> str:
     word = outcome(report.judgement)
     colour = "pass" if word == "ACCEPTED" else "fail"
-    where = f" · {_e(report.provenance.hardware)}" if report.provenance else ""
+    where = f" · {esc(report.provenance.hardware)}" if report.provenance else ""
     return (
-        f'<header><h1>{_e(report.op)}</h1><span class="badge {colour}">{word}</span>'
+        f'<header><h1>{esc(report.op)}</h1><span class="badge {colour}">{word}</span>'
         f"<p>{report.device}{where} · {report.dsl}</p></header>"
     )
 
@@ -117,7 +95,7 @@ def _speedup(value: Ratio | None, name: str, covered: str) -> tuple[str, str, st
 
 
 def _notes(report: RunReport) -> str:
-    return _section("Notes", _list(report.notes)) if report.notes else ""
+    return section("Notes", bullets(report.notes)) if report.notes else ""
 
 
 def _plots(report: RunReport) -> str:
@@ -126,10 +104,10 @@ def _plots(report: RunReport) -> str:
         legend = (
             "● this kernel, ○ eager PyTorch, solid: speed of light, dashed: attainable, ✕: no measurement"
         )
-        plots.append(_section("Roofline", f'{figure}<p class="legend">{legend}</p>'))
+        plots.append(section("Roofline", f'{figure}<p class="legend">{legend}</p>'))
     if figure := history(report.history, report.dropout):
         legend = "● measured with its interval (green: promoted), ◇ predicted, ✕: not measured, band: dropout"
-        plots.append(_section("Search", f'{figure}<p class="legend">{legend}</p>'))
+        plots.append(section("Search", f'{figure}<p class="legend">{legend}</p>'))
     return f'<div class="plots">{"".join(plots)}</div>' if plots else ""
 
 
@@ -141,7 +119,7 @@ def _cases(report: RunReport) -> str:
     rows = [_case(one, shares[one.case.id], shares[one.case.id] / top) for one in by_loss(report)]
     size = " × ".join(dims(report.cases[0].case)) or "size"
     columns = (("case", ""), (size, ""), *CASE_COLUMNS)
-    return _section("Cases, by lost points (1 − S)·w", _table(columns, rows))
+    return section("Cases, by lost points (1 − S)·w", grid(columns, rows))
 
 
 def _case(one: CaseScore, share: float, length: float) -> str:
@@ -150,23 +128,23 @@ def _case(one: CaseScore, share: float, length: float) -> str:
     time = f'<td class="n fail" data-v="inf">{one.standing}</td>'
     if latency:
         edges = f"[{micros(latency.p10_us)}, {micros(latency.p90_us)}]"
-        time = _number(latency.median_us, f'{micros(latency.median_us)} <span class="range">{edges}</span>')
+        time = number(latency.median_us, f'{micros(latency.median_us)} <span class="range">{edges}</span>')
     host, eager = latency.host_us if latency else None, eager_us(one)
     size = dims(case).values()
     return "".join(
         [
-            f'<td class="id">{_e(case.id.removeprefix(f"{case.operator}-"))}</td>',
+            f'<td class="id">{esc(case.id.removeprefix(f"{case.operator}-"))}</td>',
             f'<td data-v="{math.prod(size)}">{" × ".join(map(str, size)) or DASH}</td><td>{case.phase}</td>',
-            _number(case.weight, f"{case.weight:.4f}"),
+            number(case.weight, f"{case.weight:.4f}"),
             time,
-            _number(host, micros(host)),
-            _number(eager, micros(eager)),
-            _gain(result.vs_eager if result else None),
-            _gain(result.vs_compile if result else None),
-            _number(one.S, points(one.S)),
-            _number(one.A, points(one.A)),
-            f"<td>{_e(result.bound.limiter) if result else DASH}</td>",
-            _number(share, f'<span class="bar" style="width:{40 * length:.0f}px"></span>{share:.1%}'),
+            number(host, micros(host)),
+            number(eager, micros(eager)),
+            gain(result.vs_eager if result else None),
+            gain(result.vs_compile if result else None),
+            number(one.S, points(one.S)),
+            number(one.A, points(one.A)),
+            f"<td>{esc(result.bound.limiter) if result else DASH}</td>",
+            number(share, f'<span class="bar" style="width:{40 * length:.0f}px"></span>{share:.1%}'),
         ]
     )
 
@@ -175,52 +153,52 @@ def _gates(judgement: Judgement | None) -> str:
     if judgement is None:
         return ""
     chips = "".join(
-        f'<span class="{COLOURS[verdict.status]}">{_e(verdict.gate)}'
+        f'<span class="{COLOURS[verdict.status]}">{esc(verdict.gate)}'
         f"{'' if verdict.status is Status.PASS else f' {verdict.status}'}</span>"
         for verdict in judgement.verdicts
     )
-    chips += "".join(f'<span class="muted">{_e(gate)} not run</span>' for gate in unspoken(judgement))
+    chips += "".join(f'<span class="muted">{esc(gate)} not run</span>' for gate in unspoken(judgement))
     columns = (("gate", ""), ("status", ""), ("tolerance-free", ""), ("what the gate saw", ""), ("s", "n"))
-    table = _table(columns, [_verdict(verdict) for verdict in judgement.verdicts])
+    table = grid(columns, [_verdict(verdict) for verdict in judgement.verdicts])
     about = (
         f"{judgement.level} level on {judgement.device}, seed {judgement.seed}, {duration(judgement.seconds)}"
     )
     opened = "" if judgement.accepted else " open"
     body = f'<div class="gates">{chips}</div><details{opened}><summary>{about}</summary>{table}</details>'
-    return _section("Gates", body)
+    return section("Gates", body)
 
 
 def _verdict(verdict: Verdict) -> str:
-    seen = [_e(text) for text in (reason(verdict), metrics(verdict)) if text]
+    seen = [esc(text) for text in (reason(verdict), metrics(verdict)) if text]
     if witness := verdict.witness:
-        seen.append(_e(place(witness)))
+        seen.append(esc(place(witness)))
         if witness.expected or witness.got:
-            seen.append(f"expected <code>{_e(witness.expected)}</code>, got <code>{_e(witness.got)}</code>")
+            seen.append(f"expected <code>{esc(witness.expected)}</code>, got <code>{esc(witness.got)}</code>")
         if witness.command:
-            seen.append(f"<code>{_e(witness.command, 2000)}</code>")
+            seen.append(f"<code>{esc(witness.command, 2000)}</code>")
     return (
-        f'<td>{_e(verdict.gate)}</td><td class="{COLOURS[verdict.status]}">{verdict.status}</td>'
+        f'<td>{esc(verdict.gate)}</td><td class="{COLOURS[verdict.status]}">{verdict.status}</td>'
         f"<td>{'yes' if verdict.tolerance_free else 'no'}</td><td>{'<br>'.join(seen)}</td>"
-        + _number(verdict.seconds, f"{verdict.seconds:.1f}")
+        + number(verdict.seconds, f"{verdict.seconds:.1f}")
     )
 
 
 def _search(report: RunReport) -> str:
     if not report.history:
         return ""
-    table = _table(STEP_COLUMNS, [_step(step) for step in report.history])
+    table = grid(STEP_COLUMNS, [_step(step) for step in report.history])
     count = len({step.step for step in report.history})
-    return _section("Steps of the search", f"<details><summary>{count} steps</summary>{table}</details>")
+    return section("Steps of the search", f"<details><summary>{count} steps</summary>{table}</details>")
 
 
 def _step(step: Step) -> str:
     colour = ' class="pass"' if step.outcome == "promoted" else ""
     return (
-        _number(step.step, str(step.step))
-        + f"<td>{_e(step.bucket)}</td><td>{_e(step.move)}</td>"
-        + _number(step.predicted, factor(step.predicted))
-        + _gain(step.realised)
-        + f"<td{colour}>{_e(step.outcome)}</td><td>{_e(step.note)}</td>"
+        number(step.step, str(step.step))
+        + f"<td>{esc(step.bucket)}</td><td>{esc(step.move)}</td>"
+        + number(step.predicted, factor(step.predicted))
+        + gain(step.realised)
+        + f"<td{colour}>{esc(step.outcome)}</td><td>{esc(step.note)}</td>"
     )
 
 
@@ -231,41 +209,13 @@ def _dropout(report: RunReport) -> str:
         f"steps {e.first}–{e.last}: hid {', '.join(e.hidden) or 'nothing'} (share {e.share:.2f}): {e.outcome}"
         for e in report.dropout
     ]
-    return _section("Optimization dropout", _list(lines))
+    return section("Optimization dropout", bullets(lines))
 
 
 def _origin(report: RunReport) -> str:
     pairs = [("run", report.run), ("kernel", report.kernel or "none accepted"), ("command", report.command)]
     pairs += machine(report.provenance)
     body = "".join(
-        f"<dt>{_e(name)}</dt><dd><code>{_e(value, 2000)}</code></dd>" for name, value in pairs if value
+        f"<dt>{esc(name)}</dt><dd><code>{esc(value, 2000)}</code></dd>" for name, value in pairs if value
     )
-    return _section("Provenance", f"<dl>{body}</dl>")
-
-
-def _section(title: str, body: str) -> str:
-    return f"<section><h2>{title}</h2>{body}</section>"
-
-
-def _list(lines: Iterable[str]) -> str:
-    return f"<ul>{''.join(f'<li>{_e(line)}</li>' for line in lines)}</ul>"
-
-
-def _table(columns: Iterable[tuple[str, str]], rows: Iterable[str]) -> str:
-    head = "".join(
-        f'<th class="{kind}"><button type="button">{_e(name)}</button></th>' for name, kind in columns
-    )
-    body = "".join(f"<tr>{row}</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _number(value: float | None, shown: str) -> str:
-    """A cell that sorts by its value; an unknown one sorts last among falling values."""
-    return f'<td class="n" data-v="{-1 if value is None else f"{value:.9g}"}">{shown}</td>'
-
-
-def _gain(value: Ratio | None) -> str:
-    if value is None:
-        return _number(None, DASH)
-    median, rest = ratio(value).split(" ", 1)
-    return _number(value.median, f'{median} <span class="range">{rest.replace(",", ", ")}</span>')
+    return section("Provenance", f"<dl>{body}</dl>")

@@ -64,7 +64,7 @@ def render_verdicts(judgement: Judgement) -> RenderableType:
         (plain(judgement.operator), "bold"), "  ", _outcome(judgement), f"  {judgement.level} level, "
     )
     title.append(f"{judgement.device}, seed {judgement.seed}, {duration(judgement.seconds)}")
-    table = _table(caption="° tolerance-free: no threshold can be argued about")
+    table = plain_table(caption="° tolerance-free: no threshold can be argued about")
     for name in ("gate", "status", "what the gate saw"):
         table.add_column(name, overflow="fold", no_wrap=False)
     for verdict in judgement.verdicts:
@@ -133,7 +133,7 @@ def _gate_strip(judgement: Judgement) -> Text:
 
 def _cases(report: RunReport) -> Table:
     names = " × ".join(dims(report.cases[0].case))
-    table = _table(title="where the points are lost: (1 − S)·w, the costliest case first")
+    table = plain_table(title="where the points are lost: (1 − S)·w, the costliest case first")
     table.caption = Text(
         f"size: {plain(names)}; µs: device time, median [p10,p90]; host: µs to issue one call"
     )
@@ -169,7 +169,7 @@ def _scores(one: CaseScore) -> list[Text]:
 
 
 def _history(steps: tuple[Step, ...]) -> RenderableType:
-    table = _table(title="search")
+    table = plain_table(title="search")
     for name in ("step", "bucket", "move", "predicted", "realised", "outcome"):
         table.add_column(
             name, justify="right" if name in ("step", "predicted") else "left", overflow="ellipsis"
@@ -212,7 +212,8 @@ def _findings(verdict: Verdict) -> Text:
     return Text("\n").join(Text(text, style=style) for text, style in lines if text)
 
 
-def _table(title: str | None = None, caption: str | None = None) -> Table:
+def plain_table(title: str | None = None, caption: str | None = None) -> Table:
+    """A table without lines."""
     return Table(
         title=title,
         caption=caption,

@@ -1,0 +1,1 @@
+"""Matrix product of FP8 operands with block scales."""

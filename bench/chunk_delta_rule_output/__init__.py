@@ -1,0 +1,1 @@
+"""chunk_delta_rule_output: the output pass of the chunked gated delta rule."""

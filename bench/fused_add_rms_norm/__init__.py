@@ -1,0 +1,1 @@
+"""Residual addition followed by root-mean-square normalisation with a weight."""

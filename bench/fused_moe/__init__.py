@@ -1,0 +1,1 @@
+"""Mixture of gated feed-forward experts in bf16."""

@@ -1,0 +1,1 @@
+"""Root-mean-square normalisation of the query and key heads of a packed projection."""

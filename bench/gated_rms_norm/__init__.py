@@ -1,0 +1,1 @@
+"""Root-mean-square normalisation with a weight and an activated gate."""

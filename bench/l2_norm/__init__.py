@@ -1,0 +1,1 @@
+"""Normalisation of rows to unit Euclidean length."""

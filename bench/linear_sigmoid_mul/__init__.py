@@ -1,0 +1,1 @@
+"""Linear layer whose sigmoid gates another tensor."""

@@ -1,0 +1,1 @@
+"""One query per sequence over a latent cache that all heads share."""

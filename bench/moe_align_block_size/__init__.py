@@ -1,0 +1,1 @@
+"""Token indices sorted by expert, each expert padded to whole blocks."""

@@ -1,0 +1,1 @@
+"""Token indices sorted by expert, with counts and their prefix sums."""

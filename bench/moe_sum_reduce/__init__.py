@@ -1,0 +1,1 @@
+"""Sum of the outputs of a token's experts."""

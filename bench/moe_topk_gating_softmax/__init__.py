@@ -1,0 +1,1 @@
+"""Softmax over experts and its largest entries, with expert groups."""

@@ -1,0 +1,1 @@
+"""mrope: multimodal rotary embedding, with time, height and width angles."""

@@ -1,0 +1,1 @@
+"""SiLU of one half of each row times the other half."""

@@ -1,0 +1,1 @@
+"""Causal attention of packed sequences over a paged key and value cache."""

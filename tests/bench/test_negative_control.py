@@ -1,0 +1,44 @@
+"""The eager reference passes every gate but authenticity, which it must not: nobody else wrote its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from agent.proposers.baselines import eager
+from atrex.gates import GATE_NAMES
+from atrex.judge import Engine
+from atrex.problem import load_problem, operators
+from atrex.records import Status
+from atrex.verify import Verifier
+from traces.workload import load_workload
+
+
+@pytest.fixture(scope="module")
+def verifier() -> Iterator[Verifier]:
+    with Engine("cpu") as engine:
+        verifier = Verifier(engine)
+        yield verifier
+        verifier.close()
+
+
+@pytest.mark.parametrize("operator", operators())
+def test_one_case_at_the_screening(verifier: Verifier, operator: str) -> None:
+    _judge(verifier, operator, load_workload(operators=[operator]).cases(operator)[:1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("operator", operators())
+def test_every_case_at_the_screening(verifier: Verifier, operator: str) -> None:
+    _judge(verifier, operator, load_workload(operators=[operator]).cases(operator))
+
+
+def _judge(verifier: Verifier, operator: str, cases: tuple) -> None:  # type: ignore[type-arg]
+    problem = load_problem(operator)
+    judgement = verifier.judge(eager(problem.spec), cases, level="screen", keep_going=True)
+    verdicts = {verdict.gate: verdict for verdict in judgement.verdicts}
+    assert set(verdicts) == set(GATE_NAMES)
+    assert verdicts.pop("authenticity").status is Status.FAIL
+    bad = {name: v.reason for name, v in verdicts.items() if v.status is not Status.PASS}
+    assert not bad
