@@ -20,12 +20,12 @@ from agent.instrument import Instrument
 from agent.journal import Budget
 from agent.lab import Knowledge, TimingFault
 from agent.learn import record_evidence
+from agent.machine import calibration_of, hardware_name
 from agent.proposers.baselines import eager
 from agent.proposers.search import SearchProposer
 from agent.retrieve import Retriever
 from agent.search import Search
 from agent.state import SearchState
-from atrex.calibrate import calibrate
 from atrex.candidate import Candidate
 from atrex.commands.common import (
     DeviceOption,
@@ -43,11 +43,8 @@ from atrex.measure import protocol_for
 from atrex.problem import Problem, load_problem, resolve_operator
 from atrex.provenance import provenance
 from atrex.records import Case, Device, Dsl, Judgement, Record, Result
-from atrex.report import RunReport
-from atrex.report.html import render_html
-from atrex.report.markdown import render_markdown
-from atrex.report.terminal import render_terminal
-from atrex.roofline import Calibration, cpu_name, detect, gpu_name, load_calibration
+from atrex.report import RunReport, render
+from atrex.roofline import detect
 from atrex.runs import Run, RunMeta, create_run, find_run, now, runs_root
 
 DEFAULT_BUDGET = "5m"
@@ -88,7 +85,7 @@ def optimize(options: Options, *, as_json: bool) -> None:
     if as_json:
         print_json(report)
     else:
-        console_for_output().print(render_terminal(report))
+        console_for_output().print(render.terminal(report))
     if not report.accepted:
         raise RejectedError(f"no kernel for {report.op} was accepted; see {run.path}")
 
@@ -118,7 +115,7 @@ def _open_run(options: Options) -> Run:
             "workload": options.workload,
             "cases": ",".join(options.cases),
         },
-        provenance=provenance(_hardware_name(device), device),
+        provenance=provenance(hardware_name(device), device),
     )
     choose_cases(options.workload, operator, options.cases)  # what is wrong is said before a run is made
     return create_run(runs_root(options.runs), meta)
@@ -126,10 +123,6 @@ def _open_run(options: Options) -> Run:
 
 def _dsl(device: Device) -> Dsl:
     return "triton" if device == "cuda" else "cpp"
-
-
-def _hardware_name(device: Device) -> str:
-    return gpu_name() if device == "cuda" else cpu_name()
 
 
 class Job:
@@ -155,7 +148,7 @@ class Job:
 
     def execute(self) -> RunReport:
         """Search, then measure the champion in fresh processes, and save the reports."""
-        calibration = self._calibration()
+        calibration = calibration_of(self.device, self.console.print)
         hardware = detect(self.device)
         with Ledger(self.run.ledger, hardware.name) as ledger, Engine(self.device) as engine:
             for damage in ledger.damaged:
@@ -170,9 +163,7 @@ class Job:
                 lab.close()
         learned = [event for event in self.events[self.earlier :] if isinstance(event, Settled)]
         record_evidence(state, learned, self.run, hardware.name)  # earlier sessions wrote their own
-        self.run.save_report("json", report.model_dump_json(indent=2))
-        self.run.save_report("md", render_markdown(report))
-        self.run.save_report("html", render_html(report))
+        render.save(self.run, report)
         return report
 
     def _run(self, search: Search) -> SearchState:
@@ -180,14 +171,6 @@ class Job:
             return search.run()
         except TimingFault as fault:  # the search handles those of its proposals
             raise RejectedError(f"what the search starts from cannot be timed: {fault}") from None
-
-    def _calibration(self) -> Calibration | None:
-        """Measured peaks of this machine; measured now if they never were."""
-        found = load_calibration(_hardware_name(self.device), self.device)
-        if found is None:
-            self.console.print("calibrating this machine (once)")
-            found = calibrate(self.device, True)
-        return found
 
     def _search(self, lab: Instrument, ledger: Ledger) -> Search:
         retriever = Retriever(self.problem.operator, _dsl(self.device), self.device)

@@ -282,7 +282,12 @@ class TestDishonest:
                 time.sleep(self.sleep)
                 return out.clone()
 
-        assert "output is wrong" in accused(Liar(), of=case(token_count=rows, hidden_size=512))
+        def often() -> None:  # the row that changes is drawn: one time in 40 it is the one that is looked at
+            for _ in range(4):
+                measure(Liar(), of=case(token_count=rows, hidden_size=512))
+
+        with pytest.raises(CandidateFault, match="output is wrong"):
+            often()
 
     @pytest.mark.parametrize("shape", [(39, 64), (40, 63), (40 * 64,)])
     def test_a_result_of_another_form(self, shape: tuple[int, ...]) -> None:

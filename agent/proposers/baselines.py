@@ -1,4 +1,4 @@
-"""The baselines `eager` and `compile` of any problem: what a kernel must beat to be worth having."""
+"""The baselines `eager`, `compile` and `library` of any problem: what a kernel must beat to be of use."""
 
 from __future__ import annotations
 
@@ -21,6 +21,25 @@ class Model(nn.Module):
 
     def forward(self, **inputs):
         outputs = reference(self.init, inputs)
+        return {returned}
+'''
+
+_LIBRARY = '''"""Baseline `library`: {operator} through the fused calls that PyTorch itself has."""
+
+from torch import nn
+
+from bench.{operator}.library import library
+
+
+class Model(nn.Module):
+    """Calls the library with the tensors as they come."""
+
+    def __init__(self, **init):
+        super().__init__()
+        self.init = {{**{defaults!r}, **init}}
+
+    def forward(self, **inputs):
+        outputs = library(self.init, inputs)
         return {returned}
 '''
 
@@ -52,7 +71,8 @@ class Model(nn.Module):
             outputs = reference(constants, inputs)
             return {returned}
 
-        self.call = torch.compile(call, fullgraph=True)
+        # Graphs may break where a reference must know a length on the host, as they do for anybody.
+        self.call = torch.compile(call)
 
     def forward(self, **inputs):
         for name in {batched!r}:
@@ -69,6 +89,11 @@ def eager(spec: ProblemSpec) -> Candidate:
 def compiled(spec: ProblemSpec) -> Candidate:
     """The reference through torch.compile, with code for any size of the first dimension."""
     return Candidate(spec.operator, "torch", _COMPILE.format(**_parts(spec)), note="baseline compile")
+
+
+def library(spec: ProblemSpec) -> Candidate:
+    """PyTorch's own fused calls, for an operator that has bench/<operator>/library.py."""
+    return Candidate(spec.operator, "torch", _LIBRARY.format(**_parts(spec)), note="baseline library")
 
 
 def _parts(spec: ProblemSpec) -> dict[str, object]:

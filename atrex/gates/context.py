@@ -157,7 +157,7 @@ class GateContext:
         """A production shape with few rows, and reduced in all if the engine cannot be asked for more."""
         problem, rows = self.problem, self.problem.rows
         if rows is None:
-            whole = self.work(full) <= self.plan.small_work
+            whole = self.plan.engine == "cuda" and self.work(full) <= self.plan.small_work
             return full if whole else problem.shape(problem.small(case))
         edges = (0, *cuts.get(rows, ()))
         least = 5 if rows not in cuts else max(edge for edge in edges if edge < max(full.dims[rows], 1)) + 37

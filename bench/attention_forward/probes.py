@@ -131,6 +131,15 @@ def ascending(draw: Draw, at: Packed) -> Rows:
     return q.to(at.dtype), k.to(at.dtype), draw.normal(at.k_shape(), 1.0, at.dtype)
 
 
+def late_peak(draw: Draw, at: Packed) -> Rows:
+    """Logits near 200 in each sequence's last quarter, near 0 before: an old maximum overflows."""
+    signs = torch.where(draw.uniform((at.kv_heads, at.size)) < 0.5, -1.0, 1.0)
+    q = signs.repeat_interleave(at.group, 0)[None].expand(at.q_shape()).to(at.dtype).contiguous()
+    late = (at.k_place >= (3 * at.k_lens[at.k_seq]) // 4).float()[:, None, None]
+    k = draw.normal(at.k_shape(), 0.25, torch.float32) + late * signs * (200 / at.size**0.5)
+    return q, k.to(at.dtype), draw.normal(at.k_shape(), 1.0, torch.float32).to(at.dtype)
+
+
 def stagnation(draw: Draw, at: Packed) -> Rows:
     """Equal weights; a first value of 8 per key, next to which a narrow running sum loses the others."""
     v = 1 + draw.uniform(at.k_shape()) * 0.25
@@ -174,6 +183,7 @@ SENSITIVITY: dict[str, Pattern] = {
     "first_key": first_key,
     "low_logits": low_logits,
     "ascending": ascending,
+    "late_peak": late_peak,
 }
 ACCUMULATION: dict[str, Pattern] = {
     "high_logits": high_logits,

@@ -30,8 +30,15 @@ def drawn(draw: Draw, key: float | None = None) -> dict[str, Tensor]:
         "v": draw.normal((batch, tokens, heads, values), 1.0, torch.bfloat16),
         "b": draw.normal((batch, tokens, heads), 1.0, torch.bfloat16),
         "initial_state": draw.normal((pool, heads, keys, values), 1.0, torch.float32),
-        "initial_state_indices": draw.permutation(pool)[:batch].to(torch.int32),
+        "initial_state_indices": _indices(draw),
     }
+
+
+def _indices(draw: Draw) -> Tensor:
+    """States in a random order that does not begin with 0, which a kernel without the indices would take."""
+    order = draw.permutation(draw.dims["state_count"])
+    order = torch.where(order[0] == 0, order.roll(1), order)
+    return order[: draw.dims["batch_size"]].to(torch.int32)
 
 
 def _short_keys(draw: Draw) -> dict[str, Tensor]:

@@ -204,6 +204,17 @@ def ascending(draw: Draw) -> dict[str, Tensor]:
     return _inputs(draw, q, rows, _lens(draw))
 
 
+def late_peak(draw: Draw) -> dict[str, Tensor]:
+    """Logits near 200 in each sequence's last quarter, near 0 before: an old maximum overflows."""
+    rank, rope = draw.dims["kv_lora_rank"], draw.dims["qk_rope_head_dim"]
+    place, length, _ = _places(draw)
+    rows, q = _rows(draw, 1.0), _query(draw, 0.0)
+    late = (place >= 3 * length // 4).to(rows.dtype)
+    rows[:, rank:] = late[:, None] + 0.02 * rows[:, rank:]
+    q[..., rank:] = 200 * draw.dims["row_size"] ** 0.5 / rope
+    return _inputs(draw, q, rows, _lens(draw))
+
+
 def _equal_weights(values: Callable[[Draw, Tensor, Tensor], Tensor]) -> Source:
     def source(draw: Draw) -> dict[str, Tensor]:
         rank = draw.dims["kv_lora_rank"]
@@ -255,5 +266,6 @@ PROBES: dict[str, dict[str, Source]] = {
         "next_key": _aligned(1),  # an end one too late finds the first key of the next sequence
         "low_logits": _offset(-120.0),  # a padding key of logit 0 takes the whole weight
         "ascending": ascending,
+        "late_peak": late_peak,
     },
 }

@@ -1,0 +1,211 @@
+"""`atrex bench`: an agent or a baseline over the workload, and the weighted table.
+
+Exit 0 once the benchmark has run, whatever its kernels were worth: a rejected one is a 0 in the table, not a
+failure of the command (`atrex verify` is the command that judges one file). 2: usage; 3: environment.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from agent.bench_agents import Agent, parse_agent
+from agent.bench_book import Book, bench_policy
+from agent.bench_lab import MachineLab
+from agent.bench_loop import Findings, Loop
+from agent.bench_plan import OperatorPlan, Selection, make_plan, parse_ops
+from agent.machine import calibration_of, hardware_name
+from atrex.commands.common import DeviceOption, choose_device, console_for_output, parse_budget, print_json
+from atrex.errors import UsageError
+from atrex.gates.context import Level
+from atrex.judge import Engine, Timeouts, new_seed
+from atrex.ledger import Ledger
+from atrex.problem import load_problem
+from atrex.provenance import provenance
+from atrex.records import Case, Device
+from atrex.report import render
+from atrex.report.workload import WorkloadReport
+from atrex.roofline import Hardware, detect
+from atrex.runs import Run, RunMeta, create_run, find_run, now, runs_root
+from atrex.score import score_cases
+
+PATIENCE = Timeouts(load=90.0, call=90.0, round=60.0)  # seconds; a first call compiles
+BENCH = "bench-"  # with the agent it stands in a run where an optimisation has its operator
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line asked for; with `resume` all but budget and runs come from the run."""
+
+    agent: str | None = None
+    ops: str | None = None
+    selection: Selection = field(default_factory=Selection)
+    device: DeviceOption = "auto"
+    seed: int | None = None
+    budget: str | None = None
+    level: Level = "full"
+    beside_eager: bool | None = None
+    runs: Path | None = None
+    resume: str | None = None
+
+
+def bench(options: Options, *, as_json: bool, as_html: bool = False) -> None:
+    """Run, save the reports in the run's directory, and print one of them."""
+    console = Console(stderr=True)
+    seconds = None if options.budget is None else parse_budget(options.budget)
+    run = _resumed(options) if options.resume else _created(options)
+    console.print(f"run {run.path}")
+    report = Job(run, seconds, console).execute()
+    if as_json:
+        print_json(report)
+    elif as_html:
+        print(render.html(report))
+    else:
+        console_for_output().print(render.terminal(report))
+
+
+def _created(options: Options) -> Run:
+    """A new run; what is wrong with the request is said before there is one. Raises UsageError."""
+    if options.agent is None:
+        raise UsageError("--agent is missing: eager, compile, library or replay:DIR (or --resume RUN)")
+    agent = parse_agent(options.agent)
+    asked = options.selection
+    ops = parse_ops(options.ops)
+    make_plan(Selection(asked.workload, ops, asked.cases, asked.phase, asked.scale))
+    device = choose_device(options.device)
+    beside = agent.beside_eager if options.beside_eager is None else options.beside_eager
+    meta = RunMeta(
+        created=now(),
+        command=tuple(shlex.quote(argument) for argument in ("atrex", *sys.argv[1:])),
+        operator=BENCH + agent.kind,
+        device=device,
+        seed=new_seed() if options.seed is None else options.seed,
+        budget={
+            "agent": f"replay:{agent.directory.resolve()}" if agent.directory else agent.name,
+            "workload": asked.workload,
+            "ops": ",".join(ops),
+            "cases": asked.cases,
+            "phase": asked.phase,
+            "scale": asked.scale,
+            "gates": options.level,
+            "beside_eager": beside and agent.kind != "eager",
+        },
+        provenance=provenance(hardware_name(device), device),
+    )
+    return create_run(runs_root(options.runs), meta)
+
+
+def _resumed(options: Options) -> Run:
+    """The run to continue. Raises UsageError if it is none of these, or if another one was asked for."""
+    run = find_run(str(options.resume), runs_root(options.runs))
+    if not run.meta.operator.startswith(BENCH):
+        raise UsageError(f"run {run.name} is no benchmark; continue it with `atrex optimize --resume`")
+    asked = str(run.meta.budget["agent"])
+    if options.agent is not None and parse_agent(options.agent).kind != parse_agent(asked).kind:
+        raise UsageError(f"run {run.name} is of {asked}, not {options.agent}")
+    return run
+
+
+class Job:
+    """One execution of a run: everything between opening the ledger and writing the report."""
+
+    def __init__(self, run: Run, seconds: float | None, console: Console) -> None:
+        self.run = run
+        self.console = console
+        self.started = time.monotonic()
+        self.deadline = None if seconds is None else self.started + seconds
+        self.device: Device = choose_device(run.meta.device)
+        asked = run.meta.budget
+        self.agent: Agent = parse_agent(str(asked["agent"]))
+        self.selection = Selection(
+            workload=str(asked["workload"]),
+            ops=tuple(name for name in str(asked["ops"] or "").split(",") if name),
+            cases=int(asked["cases"]) if asked["cases"] is not None else None,
+            phase=asked["phase"],  # type: ignore[arg-type]  # what this command wrote there
+            scale=asked["scale"],  # type: ignore[arg-type]
+        )
+        self.plans: tuple[OperatorPlan, ...] = make_plan(self.selection)
+
+    def execute(self) -> WorkloadReport:
+        """Measure what is not yet in the ledger, and save the reports."""
+        calibration = calibration_of(self.device, self.console.print)
+        hardware = detect(self.device)
+        engine = Engine(self.device, timeouts=None if self.agent.judged else PATIENCE)
+        with engine, Ledger(self.run.ledger, hardware.name) as ledger:
+            for damage in ledger.damaged:
+                self.console.print(f"[yellow]{damage}[/]")
+            book = Book(ledger, bench_policy(self.selection.scale))
+            if known := book.load():
+                self.console.print(f"{known} results are in the ledger already")
+            lab = MachineLab(engine, hardware, calibration)
+            found = self._loop(lab, book)
+        report = self._report(found, hardware)
+        render.save(self.run, report)
+        return report
+
+    def _loop(self, lab: MachineLab, book: Book) -> Findings:
+        with self.console.status("starting") as status:
+            loop = Loop(
+                lab,
+                self.agent,
+                book,
+                self.run.meta.seed,
+                level=self.run.meta.budget["gates"],  # type: ignore[arg-type]
+                beside_eager=bool(self.run.meta.budget["beside_eager"]),
+                deadline=self.deadline,
+                save=lambda kernel: self.run.save_kernel(kernel.id, kernel.source),
+                say=lambda line: self.console.print(line, highlight=False),
+                progress=lambda line: status.update(f"{line}, {self._clock():.0f} s"),
+            )
+            return loop.run(self.plans)
+
+    def _clock(self) -> float:
+        return time.monotonic() - self.started
+
+    def _report(self, found: Findings, hardware: Hardware) -> WorkloadReport:
+        cases = [self._as_scored(case) for plan in self.plans for case in plan.cases]
+        costs = {
+            case.id: problem.cost(problem.shape(case))
+            for plan in self.plans
+            if plan.problem
+            for problem in [load_problem(plan.operator)]
+            for case in plan.cases
+        }
+        return WorkloadReport(
+            agent=self.agent.name,
+            device=self.device,
+            workload=self.selection.workload,
+            scale=self.selection.scale,
+            phase=self.selection.phase,
+            cases_per_operator=self.selection.cases,
+            run=str(self.run.path),
+            seconds=round(self._clock(), 1),
+            cases=score_cases(cases, found.results, costs),
+            entrants=tuple(found.entrants),
+            reasons=found.reasons,
+            accelerators=_names(hardware, cases),
+            provenance=self.run.meta.provenance,
+            command=" ".join(self.run.meta.command),
+            notes=tuple(f"{name} is named after no operator: not run" for name in self.agent.strangers),
+        )
+
+    def _as_scored(self, case: Case) -> Case:
+        """Without its production latency where its shape is not production's."""
+        return case.model_copy(update={"production_us": {}}) if self.selection.scale == "small" else case
+
+
+def _names(hardware: Hardware, cases: Sequence[Case]) -> tuple[str, ...]:
+    """The names that workloads use for this machine."""
+    ours = {_plain(name) for name in (hardware.name, *hardware.aliases)}
+    known = {name for case in cases for name in case.production_us}
+    return tuple(sorted(name for name in known if _plain(name) in ours))
+
+
+def _plain(name: str) -> str:
+    return "".join(character for character in name.casefold() if character.isalnum())

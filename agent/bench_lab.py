@@ -1,0 +1,221 @@
+"""The instrument of a benchmark on this machine: gates, timing under a short protocol, bounds.
+
+One worker an operator stays warm over its cases, with what it compiled. Huge cases bound the number of input
+sets by memory. See "Benchmarks" in docs/measurement.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+import psutil
+import torch
+
+from atrex.candidate import Candidate
+from atrex.gates.context import Level
+from atrex.judge import CandidateFault, Engine, HarnessError, Session
+from atrex.measure import Protocol as Rules
+from atrex.measure import Timing, measure_case, protocol_for
+from atrex.problem import Problem, load_problem
+from atrex.protocol import Call, InputSpec
+from atrex.records import Bound, Case, Device, FaultKind, Judgement, Shape
+from atrex.roofline import Calibration, Hardware, bound
+from atrex.telemetry import gpu_telemetry
+from atrex.verify import Verifier
+
+_SET_SHARE = 0.2  # of the memory, for all input sets: fp32 copies of a reference take several times as much
+_HELD_BYTES = 1 << 29  # larger cases are not compared with the oracle in a sample: it would take seconds
+_HELD_EVERY = 8
+_MOST_AHEAD = 6
+_WARM_ROWS, _WARM_BYTES = 37, 1 << 30
+
+
+class NotTimed(Exception):
+    """A case has no timing, for a reason of one line; `candidate` is the id of the one to blame, if any."""
+
+    def __init__(
+        self, reason: str, candidate: str = "", *, memory: bool = False, timeout: bool = False
+    ) -> None:
+        super().__init__(reason)
+        self.candidate = candidate
+        self.memory = memory  # there was not enough of it
+        self.timeout = timeout  # trying again would take as long again
+
+
+@dataclass(frozen=True, slots=True)
+class Care:
+    """How much a timing must guard against."""
+
+    held: bool = False  # hold claims of time and outputs of timed calls to the judge's own
+    stranger: bool = (
+        False  # code that is not ours: as many input sets as keep a remembered result from paying
+    )
+    lean: bool = False  # one set of inputs: there was not enough memory for more
+
+
+class BenchLab(Protocol):
+    """The instrument, seen from the loop."""
+
+    def bound(self, case: Case) -> Bound:
+        """Roofline of one case on this machine."""
+        ...
+
+    def judge(self, candidate: Candidate, cases: Sequence[Case], level: Level, seed: int) -> Judgement:
+        """All gates at a level."""
+        ...
+
+    def time(self, candidates: Sequence[Candidate], case: Case, care: Care) -> list[Timing]:
+        """Interleaved timings in the order of the candidates. Raises NotTimed."""
+        ...
+
+    @property
+    def ahead(self) -> int:
+        """How many operators may be warmed up at a time; 1: warming up ahead brings nothing here."""
+        ...
+
+    def warm(self, jobs: Sequence[tuple[Candidate, Sequence[Case]]]) -> None:
+        """Call candidates on each kind of shape of their cases, side by side, so that they compile."""
+        ...
+
+    def release(self, operator: str) -> None:
+        """End an operator's workers; its next timing starts fresh ones."""
+        ...
+
+
+@dataclass(slots=True)
+class MachineLab:
+    """Implements `BenchLab` with an engine."""
+
+    engine: Engine
+    hardware: Hardware
+    calibration: Calibration | None
+    _sessions: dict[str, Session] = field(default_factory=dict)
+
+    def bound(self, case: Case) -> Bound:
+        """Roofline of one case on this machine."""
+        problem = load_problem(case.operator)
+        return bound(problem.cost(problem.shape(case)), self.hardware, self.calibration)
+
+    def judge(self, candidate: Candidate, cases: Sequence[Case], level: Level, seed: int) -> Judgement:
+        """All gates at a level, up to the first failure."""
+        verifier = Verifier(self.engine)
+        try:
+            path = Path(f"{candidate.operator}.py")
+            return verifier.judge(candidate, cases, level=level, seed=seed, path=path)
+        finally:
+            verifier.close()
+
+    def time(self, candidates: Sequence[Candidate], case: Case, care: Care) -> list[Timing]:
+        """Interleaved timings; after a fault all workers start anew. Raises NotTimed."""
+        device = self.engine.device
+        rules = bench_rules(device, len(candidates), care, memory=_memory(device))
+        telemetry = gpu_telemetry(device)
+        sessions = [self._session(candidate) for candidate in candidates]
+        try:
+            return measure_case(sessions, case, rules, telemetry, self.bound(case).sol_us)
+        except CandidateFault as fault:
+            reason = NotTimed(
+                f"{fault.kind.value}: {fault.message}",
+                fault.candidate,
+                memory=fault.kind is FaultKind.OUT_OF_MEMORY,
+                timeout=fault.kind is FaultKind.TIMEOUT,
+            )
+        except HarnessError as error:  # inputs are built outside candidate code
+            memory = "out of memory" in str(error).lower() or "OutOfMemory" in str(error)
+            reason = NotTimed(f"harness: {error}", memory=memory)
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            reason = NotTimed(f"the judge ran out of memory: {str(error).splitlines()[0]}", memory=True)
+        finally:
+            if care.held and device == "cuda":
+                torch.cuda.empty_cache()  # what the judge's own check took is the workers' again
+        for session in sessions:
+            session.close()  # what it compiled stays on disk, and it starts again at its next request
+        raise reason
+
+    @property
+    def ahead(self) -> int:
+        """Operators warmed up at a time: a core or two each, and a CUDA context each."""
+        return max(1, min(_MOST_AHEAD, (os.cpu_count() or 1) // 2))
+
+    def warm(self, jobs: Sequence[tuple[Candidate, Sequence[Case]]]) -> None:
+        """Call candidates on each kind of shape of their cases; what fails says so when it is timed."""
+        sessions = [self._session(candidate) for candidate, _ in jobs]
+        with suppress(CandidateFault, HarnessError):
+            sessions[0].load()  # starts the fork server, which threads must not race for
+        with ThreadPoolExecutor(len(jobs)) as pool:
+            list(pool.map(_warm, sessions, [cases for _, cases in jobs]))
+
+    def release(self, operator: str) -> None:
+        """End an operator's workers, and delete what they left on the disk."""
+        for session in [one for one in self._sessions.values() if one.candidate.operator == operator]:
+            session.close()
+            self.engine.forget(session.candidate)
+            del self._sessions[session.candidate.id]
+
+    def _session(self, candidate: Candidate) -> Session:
+        if candidate.id not in self._sessions:
+            self._sessions[candidate.id] = self.engine.session(candidate)
+        return self._sessions[candidate.id]
+
+
+def _warm(session: Session, cases: Sequence[Case]) -> None:
+    """One call on each shape that is compiled on its own."""
+    shapes = [shape for case in cases if (shape := compiled_alike(session.problem, case))]
+    for shape in (shape for place, shape in enumerate(shapes) if shape not in shapes[:place]):
+        with suppress(CandidateFault, HarnessError):
+            session.run(Call(inputs=InputSpec(shape=shape, seed=0), deliver=False))
+
+
+def compiled_alike(problem: Problem, case: Case) -> Shape | None:
+    """A cheap shape for which a compiler makes the code that the case needs; None: there is none.
+
+    The baseline compiles a leading extent once for all its sizes (but 0 and 1), so few rows will do. The
+    reduced shapes of a CPU will not: their widths and heads are other ones.
+    """
+    shape = problem.shape(case)
+    if problem.rows is not None:
+        shape = problem.resize(shape, **{problem.rows: min(shape.dims[problem.rows], _WARM_ROWS)})
+    nbytes = sum(problem.nbytes(tensor, shape) for tensor in problem.tensors)
+    return shape if nbytes <= _WARM_BYTES else None
+
+
+def bench_rules(device: Device, contestants: int, care: Care, *, memory: int) -> Rules:
+    """The protocol of a benchmark: about a second a case, where a final measurement takes several.
+
+    A baseline alone needs no paired interval, so three rounds are enough for a call that takes seconds.
+    """
+    rules = protocol_for(device, quick=True)
+    return replace(
+        rules,
+        min_rounds=3 if contestants == 1 else rules.min_rounds,
+        max_rounds=20,
+        case_seconds=0.25,
+        max_sets=min(rules.max_sets, 64),
+        min_sets=None if care.stranger or device == "cpu" else 1,
+        most_bytes=1 if care.lean else int(_SET_SHARE * memory / contestants),
+        hold=care.held,
+    )
+
+
+def held_in_sample(cases: Sequence[Case]) -> set[str]:
+    """Ids of the cases on which a compiler or a library is checked: every eighth of the small ones."""
+    small = list[str]()
+    for case in cases:
+        problem = load_problem(case.operator)
+        shape = problem.shape(case)
+        if sum(problem.nbytes(tensor, shape) for tensor in problem.tensors) <= _HELD_BYTES:
+            small.append(case.id)
+    return set(small[::_HELD_EVERY])
+
+
+def _memory(device: Device) -> int:
+    """Bytes of the memory that tensors live in."""
+    if device == "cuda":
+        return int(torch.cuda.get_device_properties(0).total_memory)
+    return int(psutil.virtual_memory().available)
