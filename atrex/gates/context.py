@@ -204,7 +204,7 @@ class GateContext:
         return max([1, *widths])
 
     def work(self, shape: Shape) -> float:
-        """Operations of a call and bytes of its tensors, added: what it takes to draw and judge it, roughly."""
+        """Operations of a call plus bytes of its tensors: roughly what it takes to draw and judge it."""
         held = sum(self.problem.nbytes(tensor, shape) for tensor in self.problem.tensors)
         return sum(self.problem.cost(shape).flops.values()) + held
 

@@ -68,7 +68,11 @@ def _row_counts(ctx: GateContext) -> Iterator[Shape]:
             yield problem.resize(small, **{rows: ctx.fit_rows(small, count)})
     if ctx.plan.engine == "interpreter" or not legal.legal(_MANY_PROGRAMS):
         return
-    yield problem.resize(small, **{rows: _MANY_PROGRAMS})
+    many = problem.resize(small, **{rows: _MANY_PROGRAMS})
+    if ctx.work(many) > ctx.plan.large_work:
+        ctx.metrics["many_rows"] = f"not run: {_MANY_PROGRAMS} rows are too much work here"
+        return
+    yield many
     if not problem.odd():
         for extent in (1, 5):
             free = {name: nearest_legal(dim, extent) for name, dim in problem.spec.dims.items()}

@@ -59,16 +59,15 @@ def _in_rows(ctx: GateContext, shape: Shape, name: str) -> None:
 
 def _in_tensor(ctx: GateContext, shape: Shape, name: str) -> None:
     """Specials at tile heads and tails of a tensor without rows of its own, a few at a time."""
-    problem = ctx.problem
-    extents = problem.tensor_shape(problem.spec.inputs[name], shape)
+    problem, few = ctx.problem, shape
+    if problem.rows is not None:
+        few = problem.resize(shape, **{problem.rows: min(shape.dims[problem.rows], 3)})
+    extents = problem.tensor_shape(problem.spec.inputs[name], few)
     where = positions(math.prod(extents) if len(extents) > 1 else extents[-1])
     if not where:
         return
     values = [SPECIALS[i % len(SPECIALS)] for i in range(len(where))]
     turns = len(SPECIALS) if ctx.plan.level == "full" and ctx.plan.engine != "interpreter" else 2
-    few = shape
-    if problem.rows is not None:
-        few = problem.resize(shape, **{problem.rows: min(shape.dims[problem.rows], 3)})
     for turn in range(turns):
         shifted = tuple(values[turn:] + values[:turn])
         edit = Edit(kind="place", input=name, at=tuple(where), values=shifted)

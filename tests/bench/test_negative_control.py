@@ -1,4 +1,4 @@
-"""The eager reference passes every gate but authenticity, which it must not: nobody else wrote its kernels."""
+"""The eager reference passes every gate but authenticity, which it must not: PyTorch computes there."""
 
 from __future__ import annotations
 
