@@ -71,7 +71,7 @@ class TestLoad:
         path.write_bytes(b"#" * MAX_SOURCE_BYTES)
         assert len(load_candidate(path, "rms_norm").source) == MAX_SOURCE_BYTES
         path.write_bytes(b"#" * (MAX_SOURCE_BYTES + 1))
-        with pytest.raises(UsageError, match=f"at most {MAX_SOURCE_BYTES}"):
+        with pytest.raises(UsageError, match=f"longer than {MAX_SOURCE_BYTES} bytes"):
             load_candidate(path, "rms_norm")
 
     @pytest.mark.parametrize(

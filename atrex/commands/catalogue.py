@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from atrex.commands.common import console_for_output, operator_cases, print_json
 from atrex.problem import Problem, load_problem, operators, resolve_operator
@@ -61,7 +61,15 @@ def show_operator(name: str, workload: str, gpu: str | None, *, as_json: bool) -
         f"must accept {', '.join(contract.layouts.must)}; may refuse {', '.join(contract.layouts.may_refuse)}"
     )
     names = (*problem.spec.init, *cases[0].input)
-    table = Table("case", *names, "phase", "weight", "sol µs", "limiter", title=f"bounds on {hardware.name}")
+    table = Table(
+        Column("case", no_wrap=True),
+        *names,
+        "phase",
+        "weight",
+        "sol µs",
+        "limiter",
+        title=f"bounds on {hardware.name}",
+    )
     for case, each in zip(cases, bounds, strict=True):
         values = {**problem.full(problem.shape(case)).init, **case.input}
         cells = [str(values.get(name, "")) for name in names]
@@ -87,7 +95,13 @@ def roofline(name: str | None, workload: str, gpu: str | None, *, as_json: bool)
     if as_json:
         print_json(rows)
         return
-    table = Table("case", "sol µs", "attainable µs", "limiter", title=f"rooflines on {hardware.name}")
+    table = Table(
+        Column("case", no_wrap=True),
+        "sol µs",
+        "attainable µs",
+        "limiter",
+        title=f"rooflines on {hardware.name}",
+    )
     for row in rows:
         attainable = "-" if row["attainable_us"] is None else f"{row['attainable_us']:.3f}"
         table.add_row(row["case"], f"{row['sol_us']:.3f}", attainable, row["limiter"])
