@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Everything that must be seen on an H200, in two calls of at most ten minutes. Run from the repository root
+# What must be seen on an H200, in calls of at most ten minutes. Run from the repository root
 # with the machine's own python3 (torch 2.11, triton 3.6); wheels that it lacks (pydantic, pydantic_core,
 # annotated_types, typing_inspection, typing_extensions, bm25s) are taken from .whl/ if that folder is there.
 #
 #   benchmarks/h200.sh optimize      # the main job, at most 8 minutes: report, ledger and best kernel into $OUT
+#   benchmarks/h200.sh fit           # inputs, reference and oracle of all 440 cases
+#   benchmarks/h200.sh bench         # AGENT=eager or compile over all 440 cases, at most 10 minutes
 #   benchmarks/h200.sh gates         # honest kernels and mutants, isolation and GPU tests: tables into $OUT
 set -euo pipefail
 out=${OUT:-/tmp/h200}
@@ -19,6 +21,14 @@ case ${1:-optimize} in
         time python3 -m atrex optimize --op rmsnorm --device cuda --budget "${BUDGET:-240s}" --seed "${SEED:-1}" \
             --runs /tmp/runs 2>&1 | tee "$out/optimize.txt"
         cp /tmp/runs/*/report.md /tmp/runs/*/report.json /tmp/runs/*/best.py /tmp/runs/*/ledger.jsonl "$out/"
+        ;;
+    fit)
+        python3 -u benchmarks/feasibility.py --output "$out/feasibility.md"
+        ;;
+    bench)
+        time python3 -u -m atrex bench --agent "${AGENT:-eager}" --device cuda --budget "${BUDGET:-9m}" \
+            --runs /tmp/runs 2>&1 | tee "$out/bench.txt"
+        cp /tmp/runs/*/report.md /tmp/runs/*/report.json /tmp/runs/*/ledger.jsonl "$out/"
         ;;
     gates)
         time python3 -m atrex verify knowledge/kernels/triton/rms_norm/row_tiles.py --op rms_norm --device cuda --all \
