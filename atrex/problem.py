@@ -24,6 +24,9 @@ from atrex.records import Case, Cost, InitValue, Shape
 
 BENCH = Path(__file__).resolve().parent.parent / "bench"
 
+LAMBDA = 6.0  # 2 exp(-18): below 1e-7 per element, and real errors are far from the bound
+UNIT_ROUNDOFF = {"fp32": 2.0**-24, "fp64": 2.0**-53}
+
 Init = Mapping[str, Any]  # constructor arguments by name
 Input = Mapping[str, Any]  # what a workload states of a case: extents, lists of lengths, a dtype
 
@@ -49,6 +52,16 @@ class Precision:
     accumulator: str
     reduced: int  # length of the sum
     rounding_steps: int
+
+    @property
+    def units(self) -> float:
+        """Relative error of such a sum and the roundings beside it, in units of roundoff."""
+        return min(self.reduced, LAMBDA * math.sqrt(self.reduced)) + self.rounding_steps
+
+    @property
+    def growth(self) -> float:
+        """The same as a number: the factor of `terms` in the bound."""
+        return UNIT_ROUNDOFF[self.accumulator] * self.units
 
 
 @dataclass(frozen=True, slots=True)

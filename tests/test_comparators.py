@@ -18,7 +18,6 @@ from atrex.gates.comparators import (
     bit_mismatch,
     class_mismatch,
     error_bound,
-    growth,
     half_ulp,
 )
 from atrex.inputs import bits
@@ -89,8 +88,8 @@ class TestBound:
 
     @pytest.mark.parametrize(("n", "units"), [(1, 1), (16, 16), (36, 36), (100, 60), (65536, 1536)])
     def test_no_sum_is_allowed_more_than_its_worst_case(self, n: int, units: float) -> None:
-        assert growth(Precision("fp32", n, 5)) == (units + 5) * 2.0**-24
-        assert growth(Precision("fp64", n, 5)) == (units + 5) * 2.0**-53
+        assert Precision("fp32", n, 5).growth == (units + 5) * 2.0**-24
+        assert Precision("fp64", n, 5).growth == (units + 5) * 2.0**-53
 
     def test_slack_is_added_as_it_is(self) -> None:
         value, terms = torch.tensor([1.5], dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
@@ -137,7 +136,7 @@ class TestAccuracy:
     def test_an_error_passes_exactly_up_to_the_bound(self, dtype: torch.dtype, got: float, side: int) -> None:
         precision = Precision("fp32", 1 << 12, 8)
         terms = torch.tensor([7.0], dtype=torch.float64)
-        g = growth(precision) * 7.0 + 4 * 2.0**-149
+        g = precision.growth * 7.0 + 4 * 2.0**-149
         bound = float(ulp(Fraction(got), dtype) / 2) + g
         ours = torch.tensor([got], dtype=dtype)
         for share, passes in ((1 - 1e-6, True), (1 + 1e-6, False)):

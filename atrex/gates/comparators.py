@@ -24,8 +24,6 @@ from atrex.inputs import bits
 from atrex.problem import Expected, Precision
 from atrex.records import Scalar
 
-LAMBDA = 6.0  # 2 exp(-18): below 1e-7 per element, and real errors are far from the bound
-_UNIT_ROUNDOFF = {"fp32": 2.0**-24, "fp64": 2.0**-53}
 _SUBNORMAL_UNIT = {"fp32": 2.0**-149, "fp64": 2.0**-1074}
 ILL_CONDITIONED = 0.10  # an eager error above this share of scale makes a comparison inconclusive
 EAGER_FACTOR = 2.0
@@ -47,16 +45,9 @@ class IllConditionedError(Exception):
     """The eager reference is itself too far from the oracle to judge anybody by."""
 
 
-def growth(precision: Precision) -> float:
-    """The factor of `terms` in the bound."""
-    n = precision.reduced
-    u = _UNIT_ROUNDOFF[precision.accumulator]
-    return float(u * (min(n, LAMBDA * n**0.5) + precision.rounding_steps))
-
-
 def error_bound(expected: Expected, dtype: torch.dtype, precision: Precision, factor: float = 1.0) -> Tensor:
     """Componentwise bound in fp64 on |out - oracle|; `factor` scales it for a threshold sweep."""
-    g = growth(precision) * expected.terms + 4 * _SUBNORMAL_UNIT[precision.accumulator]
+    g = precision.growth * expected.terms + 4 * _SUBNORMAL_UNIT[precision.accumulator]
     if expected.slack is not None:
         g = g + expected.slack
     return factor * (half_ulp(expected.value.abs() + g, dtype) + g)

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from atrex.problem import Draw, Expected, Init, Input
+from atrex.problem import Draw, Expected, Init, Input, Precision
 from atrex.records import Cost, Shape
+from bench.rounding import interval
 
 _ORACLE_CHUNK = 1 << 24  # elements at a time: 128 MiB of fp64, and about ten of that size
-_U = 2.0**-24  # unit roundoff of the fp32 accumulator
 _SUM_STEPS = 2  # fp32 roundings of y beside the sum of its products: the bias, a spare one
 _TINY = 2.0**-126  # smallest normal number of fp32
 _LOWEST_AT, _LOWEST = -1.2784645427610738, -0.27846454276107380  # where silu is least, and its value there
@@ -68,7 +68,7 @@ def oracle(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Expected]:
     """
     x, weight, bias, state = (inputs[name] for name in ("x", "weight", "bias", "initial_state"))
     (channels, tokens), width = x.shape, weight.shape[1]
-    growth = _U * (min(width, 6 * width**0.5) + _SUM_STEPS)
+    growth = Precision("fp32", width, _SUM_STEPS).growth
     value, terms, slack = (torch.zeros(x.shape, dtype=torch.float64, device=x.device) for _ in range(3))
     step = max(1, _ORACLE_CHUNK // max(1, tokens + width))
     for start in range(0, channels, step):
@@ -89,7 +89,7 @@ def oracle(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Expected]:
 
 def _silu(exact: Tensor, spread: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """silu of the rounded y, what its own errors grow from, and what another rounding of y would change."""
-    y, low, high = _rounded(exact), _rounded(exact - spread), _rounded(exact + spread)
+    y, low, high = interval(exact, spread)
     value = functional.silu(y)
     slack = torch.maximum((functional.silu(low) - value).abs(), (functional.silu(high) - value).abs())
     around = (low < _LOWEST_AT) & (high > _LOWEST_AT)
@@ -97,10 +97,6 @@ def _silu(exact: Tensor, spread: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     # An infinite y is judged by its class alone.
     slack = torch.where(slack.isfinite(), slack, 0.0) + _TINY * y.abs().nan_to_num(posinf=0.0)
     return value, value.abs() * (1 + y.abs() * torch.sigmoid(-y)), slack
-
-
-def _rounded(value: Tensor) -> Tensor:
-    return value.to(torch.bfloat16).double()
 
 
 def cost(shape: Shape) -> Cost:

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from atrex.problem import Draw, Expected, Init, Input
+from atrex.problem import Draw, Expected, Init, Input, Precision
 from atrex.records import Cost, Shape
+from bench.rounding import interval
 
 _CHUNK = 64
 _ORACLE_CHUNK = 1 << 24  # elements of the largest operand at a time: 128 MiB of fp64, ten of that size
@@ -120,24 +121,20 @@ def oracle(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Expected]:
 def _row(i: int, q: Tensor, k: Tensor, v: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Row i of A v in every chunk, [B, n, G, Hv / G, V]: value, sum of magnitudes and slack."""
     keys = q.shape[-1]
-    growth = min(keys, 6 * keys**0.5) + _GATE_STEPS
+    units = Precision("fp32", keys, _GATE_STEPS).units
     query, past = q[..., i : i + 1, :], k[..., : i + 1, :].transpose(-1, -2)
     seen = v[..., : i + 1, :]
     gap = g[..., i, None, None] - g[..., None, : i + 1]
     counts = gap <= 0
     decay = torch.where(counts, gap, -torch.inf).exp()
     exact = (query @ past) * decay
-    spread = _U * (growth + torch.where(counts, -gap, 0.0)) * (query.abs() @ past.abs()) * decay
-    rounded = _rounded(exact)
-    other = torch.maximum(_rounded(exact + spread) - rounded, rounded - _rounded(exact - spread))
+    spread = _U * (units + torch.where(counts, -gap, 0.0)) * (query.abs() @ past.abs()) * decay
+    middle, low, high = interval(exact, spread)
+    other = torch.maximum(high - middle, middle - low)
     slack = torch.where(other.isfinite(), other, 0.0) @ seen.abs()
     slack = torch.where(slack.isfinite(), slack, 0.0)  # what is not finite is judged by its class alone
-    value, size = rounded @ seen, rounded.abs() @ seen.abs()
+    value, size = middle @ seen, middle.abs() @ seen.abs()
     return value[..., 0, :], size[..., 0, :], slack[..., 0, :]
-
-
-def _rounded(value: Tensor) -> Tensor:
-    return value.to(torch.bfloat16).double()
 
 
 def cost(shape: Shape) -> Cost:

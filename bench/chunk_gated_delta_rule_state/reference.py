@@ -10,7 +10,6 @@ Yang, Kautz and Hatamizadeh, "Gated Delta Networks" (2024). All in fp32 but for 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -19,12 +18,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from atrex.inputs import bits
-from atrex.problem import Draw, Expected, Init, Input
+from atrex.problem import Draw, Expected, Init, Input, Precision
 from atrex.records import Cost, Shape
 from bench.chunk_gated_delta_rule_state import probes
+from bench.rounding import interval, rounded
 
 _CHUNK = 64
-_U = 2.0**-24  # unit roundoff of the fp32 accumulator
 _BF16_ULP, _BF16_LEAST = 2.0**-7, 2.0**-133  # spacing at 1, and of the subnormals
 _FP32_ULP, _FP32_LEAST = 2.0**-23, 2.0**-149
 _STEPS = 8  # fp32 roundings beside a sum: difference of gates, exp (3 ulp), products, the adding to S
@@ -120,7 +119,7 @@ def _steps(inputs: Mapping[str, Tensor], given: Tensor | None) -> Iterator[_Step
         key, weight, fresh = (tensor[:, span].double().transpose(1, 2) for tensor in (k, w, u))
         gate = g[:, span].double().transpose(1, 2)[..., None]
         key = key.repeat_interleave(ratio, dim=1).transpose(-1, -2)
-        fed = _rounded(state) if given is None else given[:, i].double()
+        fed = rounded(state) if given is None else given[:, i].double()
         value = fresh - weight @ fed
         value_error = _growth(weight.shape[-1]) * (fresh.abs() + weight.abs() @ fed.abs())
         yield _Step(span, state, error, value, value_error)
@@ -129,9 +128,9 @@ def _steps(inputs: Mapping[str, Tensor], given: Tensor | None) -> Iterator[_Step
         keep = torch.where(counts, gap, 0.0).exp()
         exact = value * keep
         spread = value_error * keep + _growth(1) * (1 + gap.abs()) * exact.abs()
-        scaled = torch.where(counts, _rounded(exact), 0.0)
-        ends = torch.maximum(_rounded(exact + spread) - scaled, scaled - _rounded(exact - spread))
-        ends = torch.where(counts, ends, 0.0)
+        middle, low, high = interval(exact, spread)
+        scaled = torch.where(counts, middle, 0.0)
+        ends = torch.where(counts, torch.maximum(high - middle, middle - low), 0.0)
         decay, size = last.exp(), key.abs()
         growth = _growth(scaled.shape[-2])
         error = decay * (error + growth * (1 + last.abs()) * state.abs())
@@ -142,11 +141,7 @@ def _steps(inputs: Mapping[str, Tensor], given: Tensor | None) -> Iterator[_Step
 
 def _growth(terms: int) -> float:
     """Error of a sum of so many terms and of the roundings beside it, for a unit sum of magnitudes."""
-    return _U * (min(terms, 6 * math.sqrt(terms)) + _STEPS)
-
-
-def _rounded(value: Tensor) -> Tensor:
-    return value.to(torch.bfloat16).double()
+    return Precision("fp32", terms, _STEPS).growth
 
 
 def oracle(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Expected]:

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from atrex.problem import Draw, Expected, Init, Input
+from atrex.problem import Draw, Expected, Init, Input, Precision
 from atrex.records import Cost, Shape
+from bench.rounding import rounded
 
 _ORACLE_CHUNK = 1 << 24  # elements at a time: 128 MiB of fp64, and some eight temporaries of that size
-_U = 2.0**-24  # unit roundoff of the fp32 accumulator
 _NORM_STEPS = (
     8  # fp32 roundings of y beside the sum: divide, add eps, rsqrt (2 ulp: 4 u), product, a spare one
 )
@@ -69,21 +69,17 @@ def oracle(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Expected]:
     ]
     weight = torch.cat(weights)
     normed = weight.numel()
-    growth = _U * (min(size, 6 * size**0.5) + _NORM_STEPS)
+    growth = Precision("fp32", size, _NORM_STEPS).growth
     value = hidden.double()
     slack = torch.zeros_like(value)
     for start in range(0, hidden.shape[0], step := max(1, _ORACLE_CHUNK // normed)):
         part = slice(start, start + step)
         x = value[part, :normed].reshape(-1, *weight.shape)
         y = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
-        middle, low, high = (_rounded(y * factor, hidden.dtype) for factor in (1.0, 1 - growth, 1 + growth))
+        middle, low, high = (rounded(y * factor, hidden.dtype) for factor in (1.0, 1 - growth, 1 + growth))
         change = torch.maximum((middle - low).abs(), (high - middle).abs()) * weight.abs()
         value[part, :normed], slack[part, :normed] = (middle * weight).flatten(1), change.flatten(1)
     return {"out": Expected(value, value.new_zeros(()).expand(value.shape), slack)}
-
-
-def _rounded(value: Tensor, dtype: torch.dtype) -> Tensor:
-    return value.to(dtype).double()
 
 
 def cost(shape: Shape) -> Cost:

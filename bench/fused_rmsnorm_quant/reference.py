@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from atrex.fp8 import FP8, FP8_MAX
-from atrex.problem import Draw, Expected, Init, Input
+from atrex.problem import Draw, Expected, Init, Input, Precision
 from atrex.records import Cost, Shape
+from bench.rounding import rounded
 
 _ORACLE_CHUNK = 1 << 24  # elements at a time: 128 MiB of fp64, and some eight temporaries of that size
-_U = 2.0**-24  # unit roundoff of the fp32 accumulator
 # fp32 roundings of `normed` after the sum: divide, add eps, rsqrt (2 ulp: 4 u), two products, a spare one.
 _NORM_STEPS = 9
 
@@ -61,7 +61,7 @@ def oracle(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Expected]:
     quotient, slack = (torch.empty((rows, hidden), dtype=torch.float64, device=x.device) for _ in range(2))
     scale, scale_slack = (torch.empty((rows, 1), dtype=torch.float64, device=x.device) for _ in range(2))
     total = torch.empty_like(x)
-    growth = _U * (min(hidden, 6 * hidden**0.5) + _NORM_STEPS)
+    growth = Precision("fp32", hidden, _NORM_STEPS).growth
     step = max(1, _ORACLE_CHUNK // hidden)
     for start in range(0, rows, step):
         part = slice(start, start + step)
@@ -69,7 +69,7 @@ def oracle(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Expected]:
         block = total[part].double()
         normed = block * torch.rsqrt(block.square().mean(-1, keepdim=True) + init["eps"]) * weight
         size = normed.abs()
-        low, middle, high = (_rounded(size * factor) for factor in (1 - growth, 1.0, 1 + growth))
+        low, middle, high = (rounded(size * factor) for factor in (1 - growth, 1.0, 1 + growth))
         least, scale[part], most = (_scale(level) for level in (low, middle, high))
         scale_slack[part] = torch.maximum(scale[part] - least, most - scale[part])
         value = middle / scale[part]
@@ -81,10 +81,6 @@ def oracle(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Expected]:
         "scale": Expected(scale, scale, scale_slack),
         "residual_out": Expected(total, total.new_zeros(()).expand(total.shape)),
     }
-
-
-def _rounded(value: Tensor) -> Tensor:
-    return value.to(torch.bfloat16).double()
 
 
 def _scale(size: Tensor) -> Tensor:

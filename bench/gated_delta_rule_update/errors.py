@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from atrex.problem import Init
+from atrex.problem import Init, Precision
 
 _U = 2.0**-24
 _STEPS = 8
@@ -76,12 +76,12 @@ def _recent(gates: Tensor) -> Tensor:
 
 
 def _sum(terms: int) -> float:
-    return min(terms, 6 * math.sqrt(terms)) + _STEPS
+    return Precision("fp32", terms, _STEPS).units
 
 
 def _norm_error(normal: int) -> float:
     """Relative error of a normalised vector of so many elements; of one that is not (0), none."""
-    return min(normal, 6 * math.sqrt(normal)) / 2 + 4 if normal else 0.0
+    return Precision("fp32", normal, 0).units / 2 + 4 if normal else 0.0
 
 
 def state_terms(

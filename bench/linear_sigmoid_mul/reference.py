@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from atrex.problem import Draw, Expected, Init, Input
+from atrex.problem import Draw, Expected, Init, Input, Precision
 from atrex.records import Cost, Shape
+from bench.rounding import interval
 
 _ORACLE_CHUNK = (
     1 << 24
 )  # elements of an operand or a result at a time: 128 MiB of fp64, and some ten of that size
-_U = 2.0**-24  # unit roundoff of the fp32 accumulator
 _GATE_STEPS = 2  # fp32 roundings of the gate beside the sum of its products: the bias, a spare one
 _TINY = 2.0**-126  # smallest normal number of fp32
 
@@ -52,7 +52,7 @@ def oracle(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Expected]:
     """
     hidden, weight, bias, post = (inputs[n] for n in ("hidden_states", "weight", "bias", "post_mul_mat"))
     (rows, inner), features = hidden.shape, weight.shape[0]
-    growth = _U * (min(inner, 6 * inner**0.5) + _GATE_STEPS)
+    growth = Precision("fp32", inner, _GATE_STEPS).growth
     value, terms, slack = (torch.empty(post.shape, dtype=torch.float64, device=post.device) for _ in range(3))
     columns = min(features, max(1, _ORACLE_CHUNK // inner))
     step = max(1, _ORACLE_CHUNK // max(inner, columns))
@@ -65,18 +65,13 @@ def oracle(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Expected]:
             left, right = hidden[start : start + step].double(), post[part].double()
             exact = left @ block + offset
             spread = growth * (left.abs() @ size + reach)
-            gate = _rounded(exact)
+            gate, low, high = interval(exact, spread)
             share = torch.sigmoid(gate)
-            above = torch.sigmoid(_rounded(exact + spread)) - share
-            below = share - torch.sigmoid(_rounded(exact - spread))
+            above, below = torch.sigmoid(high) - share, share - torch.sigmoid(low)
             value[part] = share * right
             terms[part] = value[part].abs() * (1 + gate.abs() * torch.sigmoid(-gate))
             slack[part] = (torch.maximum(above, below) + _TINY) * right.abs()
     return {"out": Expected(value, terms, slack)}
-
-
-def _rounded(value: Tensor) -> Tensor:
-    return value.to(torch.bfloat16).double()
 
 
 def cost(shape: Shape) -> Cost:

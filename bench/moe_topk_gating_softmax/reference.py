@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from atrex.problem import Draw, Expected, Init, Input
+from atrex.problem import Draw, Expected, Init, Input, Precision
 from atrex.records import Cost, Shape
 
 _ORACLE_CHUNK = 1 << 24  # elements of fp64 at a time: 128 MiB, and a few of them live
@@ -135,7 +135,7 @@ def _check(init: Init, logits: Tensor, weights: Tensor, ids: Tensor) -> tuple[in
         "ids are not those of the largest scores in order",
     ):
         return found
-    growth = _U * (min(experts, 6 * experts**0.5) + _STEPS + 1) * condition
+    growth = Precision("fp32", experts, _STEPS + 1).growth * condition
     wide = weights.double()
     # Not `>`: a NaN is wrong, too.
     if found := _first(

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from atrex.problem import Draw, Expected, Init, Input
 from atrex.records import Cost, Shape
+from bench.rounding import interval
 
 _ORACLE_CHUNK = 1 << 24  # elements at a time: 128 MiB of fp64, and some eight temporaries of that size
 _U = 2.0**-24  # unit roundoff of the fp32 accumulator
@@ -78,14 +79,10 @@ def oracle(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Expected]:
             continue
         up = x[part, width:].double()
         reach = _U * (_STEPS * silu.abs() + amplified) + gate.abs() * _TINY
-        middle, low, high = (_rounded(silu + shift) for shift in (0.0, -reach, reach))
+        middle, low, high = interval(silu, reach)
         value[part] = middle * up
         slack[part] = torch.maximum(middle - low, high - middle) * up.abs()
     return {"out": Expected(value, value.abs() if last == 1 else terms, slack)}
-
-
-def _rounded(value: Tensor) -> Tensor:
-    return value.to(torch.bfloat16).double()
 
 
 def cost(shape: Shape) -> Cost:
