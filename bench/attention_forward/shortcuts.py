@@ -13,6 +13,8 @@ _LOGITS = 1 << 26  # at a time: 256 MiB
 _BLOCK = 16  # keys between two rescalings
 # Logits [H, n, m] in fp32, -inf where masked -> what each value is multiplied by; rows are then normalised.
 Weigh = Callable[[Tensor], Tensor]
+Outputs = dict[str, Tensor]
+Shortcut = Callable[[Init, Mapping[str, Tensor]], Outputs]
 
 
 def attend(
@@ -62,35 +64,33 @@ def hardest(logits: Tensor) -> Tensor:
     return (logits == logits.amax(-1, keepdim=True)).float()
 
 
-def _packed(inputs: Mapping[str, Tensor], weigh: Weigh, scale: float | None = None) -> dict[str, Tensor]:
+def softmax(logits: Tensor) -> Tensor:
+    """The right weights."""
+    return torch.softmax(logits, -1)
+
+
+def wrongly_weighed(attention: Callable[[Init, Mapping[str, Tensor], Weigh], Outputs]) -> dict[str, Shortcut]:
+    """Shortcuts that every attention has: `attention` with other weights than softmax's."""
+
+    def by(weigh: Weigh) -> Shortcut:
+        return lambda init, inputs: attention(init, inputs, weigh)
+
+    return {
+        "mean of v": by(uniform),
+        "softmax not rescaled": by(not_rescaled),
+        "running maximum never updated": by(first_maximum),
+    }
+
+
+def _packed(init: Init, inputs: Mapping[str, Tensor], weigh: Weigh, *, scale: float | None = None) -> Outputs:
     lens = inputs["cu_seqlens_q"].diff().tolist()
     rows = zip(*(inputs[name].split(lens) for name in ("q", "k", "v")), strict=True)
     return {"out": torch.cat([attend(q, k, v, weigh, scale=scale) for q, k, v in rows])}
 
 
-def mean_of_v(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """No logits at all: every key weighs the same."""
-    return _packed(inputs, uniform)
-
-
-def without_rescaling(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Earlier keys keep the maximum of their time."""
-    return _packed(inputs, not_rescaled)
-
-
-def maximum_of_first(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The running maximum is never updated."""
-    return _packed(inputs, first_maximum)
-
-
-def logits_not_scaled(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def logits_not_scaled(init: Init, inputs: Mapping[str, Tensor]) -> Outputs:
     """Without 1 / sqrt(D)."""
-    return _packed(inputs, lambda logits: torch.softmax(logits, -1), scale=1.0)
+    return _packed(init, inputs, softmax, scale=1.0)
 
 
-SHORTCUTS = {
-    "mean of v": mean_of_v,
-    "softmax not rescaled": without_rescaling,
-    "running maximum never updated": maximum_of_first,
-    "logits not scaled": logits_not_scaled,
-}
+SHORTCUTS = {**wrongly_weighed(_packed), "logits not scaled": logits_not_scaled}

@@ -4,24 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 from atrex.problem import Init
 from bench.fp8_blockscale_fused_moe.reference import reference
-
-
-def no_routing_weights(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The mean over a token's experts."""
-    weights = inputs["topk_weights"]
-    return reference(init, {**inputs, "topk_weights": torch.full_like(weights, 1 / weights.shape[1])})
-
-
-def first_expert_alone(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A token's first expert with the weight of all: a k-th of the work."""
-    weights = torch.zeros_like(inputs["topk_weights"])
-    weights[:, 0] = inputs["topk_weights"].sum(1)
-    return reference(init, {**inputs, "topk_weights": weights})
+from bench.fused_moe.shortcuts import misrouted
 
 
 def one_scale(name: str, init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -30,8 +17,7 @@ def one_scale(name: str, init: Init, inputs: Mapping[str, Tensor]) -> dict[str, 
 
 
 SHORTCUTS = {
-    "no routing weights": no_routing_weights,
-    "first expert alone": first_expert_alone,
+    **misrouted(reference),
     "one scale for the hidden states": lambda init, inputs: one_scale("a_scale", init, inputs),
     "one scale for w1": lambda init, inputs: one_scale("fc1_scale", init, inputs),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -10,18 +10,24 @@ from torch import Tensor
 from atrex.problem import Init
 from bench.fused_moe.reference import reference
 
-
-def no_routing_weights(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The mean over a token's experts."""
-    weights = inputs["topk_weights"]
-    return reference(init, {**inputs, "topk_weights": torch.full_like(weights, 1 / weights.shape[1])})
+Shortcut = Callable[[Init, Mapping[str, Tensor]], dict[str, Tensor]]
 
 
-def first_expert_alone(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A token's first expert with the weight of all: a k-th of the work."""
-    weights = torch.zeros_like(inputs["topk_weights"])
-    weights[:, 0] = inputs["topk_weights"].sum(1)
-    return reference(init, {**inputs, "topk_weights": weights})
+def misrouted(reference: Shortcut) -> dict[str, Shortcut]:
+    """Shortcuts that every mixture of experts has: `reference` with other routing weights."""
+
+    def no_weights(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The mean over a token's experts."""
+        weights = inputs["topk_weights"]
+        return reference(init, {**inputs, "topk_weights": torch.full_like(weights, 1 / weights.shape[1])})
+
+    def first_alone(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """A token's first expert with the weight of all: a k-th of the work."""
+        weights = torch.zeros_like(inputs["topk_weights"])
+        weights[:, 0] = inputs["topk_weights"].sum(1)
+        return reference(init, {**inputs, "topk_weights": weights})
+
+    return {"no routing weights": no_weights, "first expert alone": first_alone}
 
 
 def last_expert_dropped(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -42,8 +48,7 @@ def linear_gate(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 SHORTCUTS = {
-    "no routing weights": no_routing_weights,
-    "first expert alone": first_expert_alone,
+    **misrouted(reference),
     "last expert dropped": last_expert_dropped,
     "silu by its tangent": linear_gate,
 }

@@ -8,12 +8,10 @@ import torch
 from torch import Tensor
 
 from atrex.problem import Init
-from bench.attention_forward.shortcuts import Weigh, attend, first_maximum, not_rescaled, uniform
+from bench.attention_forward.shortcuts import Outputs, Weigh, attend, softmax, wrongly_weighed
 
 
-def _packed(
-    init: Init, inputs: Mapping[str, Tensor], weigh: Weigh, scale: float | None = None
-) -> dict[str, Tensor]:
+def _packed(init: Init, inputs: Mapping[str, Tensor], weigh: Weigh, scale: float | None = None) -> Outputs:
     """Attention of each query over its sequence's rows."""
     rows = inputs["kv_cache"].split(inputs["seq_lens"].tolist())
     rank = init["kv_lora_rank"]
@@ -24,42 +22,20 @@ def _packed(
     return {"out": torch.cat(parts) if parts else inputs["q"][..., :rank].clone()}
 
 
-def softmax(logits: Tensor) -> Tensor:
-    """The right weights."""
-    return torch.softmax(logits, -1)
-
-
-def mean_of_v(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """No logits at all: every key weighs the same."""
-    return _packed(init, inputs, uniform)
-
-
-def no_rope_part(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def no_rope_part(init: Init, inputs: Mapping[str, Tensor]) -> Outputs:
     """Logits of the latent part alone."""
     q = inputs["q"].clone()
     q[..., init["kv_lora_rank"] :] = 0
     return _packed(init, {**inputs, "q": q}, softmax)
 
 
-def scale_of_the_rank(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def scale_of_the_rank(init: Init, inputs: Mapping[str, Tensor]) -> Outputs:
     """1 / sqrt(kv_lora_rank) for the scale: 6 % off."""
     return _packed(init, inputs, softmax, scale=float(init["kv_lora_rank"]) ** -0.5)
 
 
-def without_rescaling(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Earlier keys keep the maximum of their time."""
-    return _packed(init, inputs, not_rescaled)
-
-
-def maximum_of_first(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The running maximum is never updated."""
-    return _packed(init, inputs, first_maximum)
-
-
 SHORTCUTS = {
-    "mean of v": mean_of_v,
+    **wrongly_weighed(_packed),
     "rope part of the logits left out": no_rope_part,
     "scale of the latent part": scale_of_the_rank,
-    "softmax not rescaled": without_rescaling,
-    "running maximum never updated": maximum_of_first,
 }

@@ -8,12 +8,17 @@ import torch
 from torch import Tensor
 
 from atrex.problem import Init
-from bench.attention_forward.shortcuts import Weigh, attend, first_maximum, not_rescaled, uniform
+from bench.attention_forward.shortcuts import Outputs, Weigh, attend, softmax, wrongly_weighed
 
 
 def _paged(
-    inputs: Mapping[str, Tensor], weigh: Weigh, *, consecutive: bool = False, whole_blocks: bool = False
-) -> dict[str, Tensor]:
+    init: Init,
+    inputs: Mapping[str, Tensor],
+    weigh: Weigh,
+    *,
+    consecutive: bool = False,
+    whole_blocks: bool = False,
+) -> Outputs:
     """Attention of each sequence's query over its keys, or all rows of its blocks."""
     k_cache, v_cache = inputs["k_cache"], inputs["v_cache"]
     blocks, kv_heads, _, size, _ = k_cache.shape
@@ -31,40 +36,18 @@ def _paged(
     return {"out": out}
 
 
-def softmax(logits: Tensor) -> Tensor:
-    """The right weights."""
-    return torch.softmax(logits, -1)
-
-
-def mean_of_v(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """No logits at all: every key weighs the same."""
-    return _paged(inputs, uniform)
-
-
-def table_ignored(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def table_ignored(init: Init, inputs: Mapping[str, Tensor]) -> Outputs:
     """Blocks are taken to be consecutive, as production's are."""
-    return _paged(inputs, softmax, consecutive=True)
+    return _paged(init, inputs, softmax, consecutive=True)
 
 
-def whole_blocks(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def whole_blocks(init: Init, inputs: Mapping[str, Tensor]) -> Outputs:
     """The last block is not masked: what lies behind a sequence's end is read."""
-    return _paged(inputs, softmax, whole_blocks=True)
-
-
-def without_rescaling(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Earlier keys keep the maximum of their time."""
-    return _paged(inputs, not_rescaled)
-
-
-def maximum_of_first(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The running maximum is never updated."""
-    return _paged(inputs, first_maximum)
+    return _paged(init, inputs, softmax, whole_blocks=True)
 
 
 SHORTCUTS = {
-    "mean of v": mean_of_v,
+    **wrongly_weighed(_paged),
     "blocks taken as consecutive": table_ignored,
     "last block not masked": whole_blocks,
-    "softmax not rescaled": without_rescaling,
-    "running maximum never updated": maximum_of_first,
 }

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from atrex.problem import Init
-from bench.attention_forward.shortcuts import Weigh, attend, first_maximum, not_rescaled, uniform
+from bench.attention_forward.shortcuts import Outputs, Weigh, attend, softmax, wrongly_weighed
 
 
 def _paged(
-    inputs: Mapping[str, Tensor], weigh: Weigh, *, causal: bool = True, consecutive: bool = False
-) -> dict[str, Tensor]:
+    init: Init, inputs: Mapping[str, Tensor], weigh: Weigh, *, causal: bool = True, consecutive: bool = False
+) -> Outputs:
     """Attention of each sequence over its blocks, or over those that consecutive sequences would own."""
     k_cache, v_cache = inputs["k_cache"], inputs["v_cache"]
     size, first = k_cache.shape[1], 0
@@ -30,40 +30,18 @@ def _paged(
     return {"out": torch.cat(parts) if parts else inputs["q"].clone()}
 
 
-def softmax(logits: Tensor) -> Tensor:
-    """The right weights."""
-    return torch.softmax(logits, -1)
-
-
-def mean_of_v(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """No logits at all: every visible key weighs the same."""
-    return _paged(inputs, uniform)
-
-
-def mask_dropped(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def mask_dropped(init: Init, inputs: Mapping[str, Tensor]) -> Outputs:
     """Every query sees every key of its sequence."""
-    return _paged(inputs, softmax, causal=False)
+    return _paged(init, inputs, softmax, causal=False)
 
 
-def table_ignored(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def table_ignored(init: Init, inputs: Mapping[str, Tensor]) -> Outputs:
     """Blocks are taken to be consecutive, as production's are."""
-    return _paged(inputs, softmax, consecutive=True)
-
-
-def without_rescaling(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Earlier keys keep the maximum of their time."""
-    return _paged(inputs, not_rescaled)
-
-
-def maximum_of_first(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The running maximum is never updated."""
-    return _paged(inputs, first_maximum)
+    return _paged(init, inputs, softmax, consecutive=True)
 
 
 SHORTCUTS = {
-    "mean of v": mean_of_v,
+    **wrongly_weighed(_paged),
     "mask dropped": mask_dropped,
     "blocks taken as consecutive": table_ignored,
-    "softmax not rescaled": without_rescaling,
-    "running maximum never updated": maximum_of_first,
 }
