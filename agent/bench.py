@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pydantic import ValidationError
 from rich.console import Console
 
 from agent.bench_agents import Agent, parse_agent
@@ -20,7 +21,7 @@ from agent.bench_book import Book, bench_policy
 from agent.bench_lab import MachineLab
 from agent.bench_loop import Findings, Loop
 from agent.bench_plan import OperatorPlan, Selection, make_plan, parse_ops
-from agent.machine import calibration_of, hardware_name
+from agent.machine import calibration_of
 from atrex.commands.common import DeviceOption, choose_device, console_for_output, parse_budget, print_json
 from atrex.errors import UsageError
 from atrex.gates.context import Level
@@ -28,11 +29,11 @@ from atrex.judge import Engine, Timeouts, new_seed
 from atrex.ledger import Ledger
 from atrex.problem import load_problem
 from atrex.provenance import provenance
-from atrex.records import Case, Device
+from atrex.records import Case, Device, Phase, Record
 from atrex.report import render
-from atrex.report.workload import WorkloadReport
-from atrex.roofline import Hardware, detect
-from atrex.runs import Run, RunMeta, create_run, find_run, now, runs_root
+from atrex.report.workload import Scale, WorkloadReport
+from atrex.roofline import Hardware, detect, hardware_name, plain_name
+from atrex.runs import METADATA, Run, RunMeta, create_run, find_run, now, runs_root
 from atrex.score import score_cases
 
 PATIENCE = Timeouts(load=90.0, call=90.0, round=60.0)  # seconds; a first call compiles
@@ -53,6 +54,19 @@ class Options:
     beside_eager: bool | None = None
     runs: Path | None = None
     resume: str | None = None
+
+
+class Asked(Record):
+    """What a run is to do, as its run.json keeps it."""
+
+    agent: str
+    workload: str
+    ops: str  # canonical names with commas between; empty: all
+    cases: int | None
+    phase: Phase | None
+    scale: Scale
+    gates: Level
+    beside_eager: bool
 
 
 def bench(options: Options, *, as_json: bool, as_html: bool = False) -> None:
@@ -86,16 +100,16 @@ def _created(options: Options) -> Run:
         operator=BENCH + agent.kind,
         device=device,
         seed=new_seed() if options.seed is None else options.seed,
-        budget={
-            "agent": f"replay:{agent.directory.resolve()}" if agent.directory else agent.name,
-            "workload": asked.workload,
-            "ops": ",".join(ops),
-            "cases": asked.cases,
-            "phase": asked.phase,
-            "scale": asked.scale,
-            "gates": options.level,
-            "beside_eager": beside and agent.kind != "eager",
-        },
+        budget=Asked(
+            agent=f"replay:{agent.directory.resolve()}" if agent.directory else agent.name,
+            workload=asked.workload,
+            ops=",".join(ops),
+            cases=asked.cases,
+            phase=asked.phase,
+            scale=asked.scale,
+            gates=options.level,
+            beside_eager=beside and agent.kind != "eager",
+        ).model_dump(),
         provenance=provenance(hardware_name(device), device),
     )
     return create_run(runs_root(options.runs), meta)
@@ -106,10 +120,19 @@ def _resumed(options: Options) -> Run:
     run = find_run(str(options.resume), runs_root(options.runs))
     if not run.meta.operator.startswith(BENCH):
         raise UsageError(f"run {run.name} is no benchmark; continue it with `atrex optimize --resume`")
-    asked = str(run.meta.budget["agent"])
+    asked = _asked(run).agent
     if options.agent is not None and parse_agent(options.agent).kind != parse_agent(asked).kind:
         raise UsageError(f"run {run.name} is of {asked}, not {options.agent}")
     return run
+
+
+def _asked(run: Run) -> Asked:
+    """What a run is to do. Raises UsageError where its run.json does not say."""
+    try:
+        return Asked.model_validate(run.meta.budget)
+    except ValidationError as error:
+        field = ".".join(str(part) for part in error.errors()[0]["loc"])
+        raise UsageError(f"{run.path / METADATA}: field budget.{field}: not readable") from None
 
 
 class Job:
@@ -121,15 +144,10 @@ class Job:
         self.started = time.monotonic()
         self.deadline = None if seconds is None else self.started + seconds
         self.device: Device = choose_device(run.meta.device)
-        asked = run.meta.budget
-        self.agent: Agent = parse_agent(str(asked["agent"]))
-        self.selection = Selection(
-            workload=str(asked["workload"]),
-            ops=tuple(name for name in str(asked["ops"] or "").split(",") if name),
-            cases=int(asked["cases"]) if asked["cases"] is not None else None,
-            phase=asked["phase"],  # type: ignore[arg-type]  # what this command wrote there
-            scale=asked["scale"],  # type: ignore[arg-type]
-        )
+        self.asked = asked = _asked(run)
+        self.agent: Agent = parse_agent(asked.agent)
+        ops = tuple(name for name in asked.ops.split(",") if name)
+        self.selection = Selection(asked.workload, ops, asked.cases, asked.phase, asked.scale)
         self.plans: tuple[OperatorPlan, ...] = make_plan(self.selection)
 
     def execute(self) -> WorkloadReport:
@@ -156,8 +174,8 @@ class Job:
                 self.agent,
                 book,
                 self.run.meta.seed,
-                level=self.run.meta.budget["gates"],  # type: ignore[arg-type]
-                beside_eager=bool(self.run.meta.budget["beside_eager"]),
+                level=self.asked.gates,
+                beside_eager=self.asked.beside_eager,
                 deadline=self.deadline,
                 save=lambda kernel: self.run.save_kernel(kernel.id, kernel.source),
                 say=lambda line: self.console.print(line, highlight=False),
@@ -202,10 +220,6 @@ class Job:
 
 def _names(hardware: Hardware, cases: Sequence[Case]) -> tuple[str, ...]:
     """The names that workloads use for this machine."""
-    ours = {_plain(name) for name in (hardware.name, *hardware.aliases)}
+    ours = {plain_name(name) for name in (hardware.name, *hardware.aliases)}
     known = {name for case in cases for name in case.production_us}
-    return tuple(sorted(name for name in known if _plain(name) in ours))
-
-
-def _plain(name: str) -> str:
-    return "".join(character for character in name.casefold() if character.isalnum())
+    return tuple(sorted(name for name in known if plain_name(name) in ours))

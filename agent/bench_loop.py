@@ -17,7 +17,7 @@ from atrex.gates.context import Level
 from atrex.measure import Timing
 from atrex.problem import load_problem
 from atrex.records import Case, Judgement, Result, Status
-from atrex.report.workload import Entrant
+from atrex.report.workload import Entrant, Outcome
 
 NOT_REACHED = "not reached within the budget"
 GIVEN_UP = "not tried: {} cases of this operator before it took too long"
@@ -222,15 +222,10 @@ def _entrant(kernel: Candidate, judgement: Judgement | None) -> Entrant:
     """How a kernel stands: a baseline needs no judgement."""
     if judgement is None:
         return Entrant(operator=kernel.operator, outcome="baseline", candidate=kernel.id)
-    blamed = next((v for v in judgement.verdicts if v.status is not Status.PASS), None)
-    note = f"{blamed.gate} {blamed.status.value}: {blamed.reason}" if blamed else "not all gates have spoken"
-    outcome = "accepted" if judgement.accepted else "undecided" if _undecided(judgement) else "rejected"
-    return Entrant(
-        operator=kernel.operator,
-        outcome=outcome,  # type: ignore[arg-type]
-        candidate=kernel.id,
-        note="" if judgement.accepted else note,
-    )
+    outcome: Outcome = "undecided" if _undecided(judgement) else "rejected"
+    if judgement.accepted:
+        outcome = "accepted"
+    return Entrant(operator=kernel.operator, outcome=outcome, candidate=kernel.id, note=judgement.objection)
 
 
 def _undecided(judgement: Judgement) -> bool:

@@ -6,12 +6,7 @@ from collections.abc import Callable
 
 from atrex.calibrate import calibrate
 from atrex.records import Device
-from atrex.roofline import Calibration, cpu_name, gpu_name, load_calibration
-
-
-def hardware_name(device: Device) -> str:
-    """The machine's name as calibrations and ledgers have it. Raises EnvironmentProblem without a GPU."""
-    return gpu_name() if device == "cuda" else cpu_name()
+from atrex.roofline import Calibration, hardware_name, load_calibration
 
 
 def calibration_of(device: Device, say: Callable[[str], None]) -> Calibration | None:

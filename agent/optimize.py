@@ -20,7 +20,7 @@ from agent.instrument import Instrument
 from agent.journal import Budget
 from agent.lab import Knowledge, TimingFault
 from agent.learn import record_evidence
-from agent.machine import calibration_of, hardware_name
+from agent.machine import calibration_of
 from agent.proposers.baselines import eager
 from agent.proposers.search import SearchProposer
 from agent.retrieve import Retriever
@@ -44,7 +44,7 @@ from atrex.problem import Problem, load_problem, resolve_operator
 from atrex.provenance import provenance
 from atrex.records import Case, Device, Dsl, Judgement, Record, Result
 from atrex.report import RunReport, render
-from atrex.roofline import detect
+from atrex.roofline import detect, hardware_name
 from atrex.runs import Run, RunMeta, create_run, find_run, now, runs_root
 
 DEFAULT_BUDGET = "5m"
@@ -234,8 +234,7 @@ class Job:
             if judgement.accepted:
                 self.console.print(f"starting from {kernel.name}: all gates passed")
                 return candidate
-            bad = next(v for v in judgement.verdicts if v.status != "PASS")
-            self.console.print(f"{kernel.name} is not accepted: {bad.gate} {bad.status.value}: {bad.reason}")
+            self.console.print(f"{kernel.name} is not accepted: {judgement.objection}")
         return eager(self.problem.spec)
 
     def _save(self, candidate: Candidate) -> Path:

@@ -98,6 +98,7 @@ class Engine:
         (self.scratch / "tmp").mkdir(mode=0o777)  # TMPDIR of the fork server and of compute-sanitizer
         (self.scratch / "tmp").chmod(0o1777)
         self._server: ForkServer | None = None
+        self._cuda_works = False
         self._logged = dict[str, int]()  # how much of each of the sanitizer's logs has been read
 
     def __enter__(self) -> Self:
@@ -122,13 +123,16 @@ class Engine:
         return self._spawn(ENTRY, self.scratch / candidate.id[:16])
 
     def check_cuda(self) -> None:
-        """Whether a worker without any candidate can use the GPU. Raises EnvironmentProblem."""
+        """Try, once, whether a worker without any candidate can use the GPU. Raises EnvironmentProblem."""
+        if self._cuda_works:
+            return
         with self._spawn("atrex.worker:canary", self.scratch / "canary") as worker:
             try:
                 worker.request({}, timeout=self.timeouts.load)
             except WorkerDied as died:
                 said = worker.log_tail().strip().splitlines()[-1:] or [died.detail]
                 raise EnvironmentProblem(f"CUDA does not work in a worker: {said[0]}") from None
+        self._cuda_works = True
 
     def _spawn(self, entry: str, scratch: Path) -> WorkerProcess:
         scratch.mkdir(exist_ok=True)

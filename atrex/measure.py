@@ -183,8 +183,7 @@ def _recipe(
         sets = max(1, min(sets, rules.most_bytes // max(1, a_set)))
     tile = None
     if rules.tiled and problem.rows is not None:
-        rows = shape.dims[problem.rows]
-        tile = tile_rows_for(rows, problem.elements(shape) // max(1, rows))
+        tile = tile_rows_for(shape.dims[problem.rows], problem.width(shape))
     spec = InputSpec(shape=shape, seed=0, tile_rows=tile)
     return spec, tuple(new_seed() for _ in range(sets))
 

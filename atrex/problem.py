@@ -257,6 +257,11 @@ class Problem:
         """Bytes of a declared tensor."""
         return math.prod(self.tensor_shape(tensor, shape)) * self.tensor_dtype(tensor, shape).itemsize
 
+    def width(self, shape: Shape) -> int:
+        """Elements of a row of the largest tensor that has rows."""
+        sliced = [tensor for tensor in self.tensors if tensor.shape[:1] == (self.rows,)]
+        return max([1, *(math.prod(self.tensor_shape(tensor, shape)[1:]) for tensor in sliced)])
+
     def precision(self, output: str, shape: Shape) -> Precision:
         """The declared precision of an output: its own, else the contract's."""
         own, contract = self.spec.outputs[output], self.contract

@@ -137,11 +137,25 @@ class Judgement(Record):
     @property
     def accepted(self) -> bool:
         """True iff every required gate is PASS, or UNSUPPORTED where the contract allows it."""
-        spoken = {v.gate for v in self.verdicts}
-        return set(self.required) <= spoken and all(
+        return set(self.required) <= {v.gate for v in self.verdicts} and self.blamed is None
+
+    @property
+    def blamed(self) -> Verdict | None:
+        """The first verdict that keeps it from being accepted."""
+        allowed = (
             v.status is Status.PASS or (v.status is Status.UNSUPPORTED and v.gate in self.may_be_unsupported)
             for v in self.verdicts
         )
+        return next((v for v, passes in zip(self.verdicts, allowed, strict=True) if not passes), None)
+
+    @property
+    def objection(self) -> str:
+        """Why it is not accepted, in one line; empty if it is."""
+        if self.accepted:
+            return ""
+        if (blamed := self.blamed) is None:
+            return "not all gates have spoken"
+        return f"{blamed.gate} {blamed.status.value}: {blamed.reason}"
 
     @model_validator(mode="after")
     def _spoken_once(self) -> Self:

@@ -187,10 +187,15 @@ def all_hardware() -> tuple[Hardware, ...]:
     return tuple(sorted(_catalogue(HARDWARE), key=lambda hardware: hardware.name))
 
 
+def hardware_name(device: Device) -> str:
+    """This machine's name as calibrations and ledgers have it. Raises EnvironmentProblem without a GPU."""
+    return gpu_name() if device == "cuda" else cpu_name()
+
+
 def load_hardware(name_or_alias: str) -> Hardware:
     """A machine by any of its names, whatever their case and punctuation. Raises UsageError."""
-    known = {_plain(name): each for each in all_hardware() for name in (each.name, *each.aliases)}
-    if (plain := _plain(name_or_alias)) in known:
+    known = {plain_name(name): each for each in all_hardware() for name in (each.name, *each.aliases)}
+    if (plain := plain_name(name_or_alias)) in known:
         return known[plain]
     near = get_close_matches(plain, known, n=1)
     hint = (
@@ -356,7 +361,8 @@ def _first(error: ValidationError) -> str:
     return f"field {field}: {' '.join(first['msg'].split())}"
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
+    """A machine's name without case and punctuation, which sources write differently."""
     return "".join(c for c in name.casefold() if c.isalnum())
 
 

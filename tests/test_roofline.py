@@ -133,7 +133,7 @@ class TestHardware:
         assert load_hardware(printed).name == name
 
     def test_no_two_machines_share_a_name(self) -> None:
-        names = [roofline._plain(name) for h in all_hardware() for name in (h.name, *h.aliases)]
+        names = [roofline.plain_name(name) for h in all_hardware() for name in (h.name, *h.aliases)]
         assert len(set(names)) == len(names) >= 20
 
     def test_every_figure_has_a_source(self) -> None:

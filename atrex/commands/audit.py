@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 from rich.table import Table
@@ -25,11 +24,10 @@ from atrex.errors import RejectedError, UsageError
 from atrex.problem import load_problem, operators, resolve_operator
 from atrex.provenance import provenance
 from atrex.records import Device
-from atrex.roofline import cpu_name
+from atrex.report.workload import Scale
+from atrex.roofline import hardware_name
 from atrex.runs import write_atomic
 from traces.workload import load_workload
-
-Scale = Literal["full", "small"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,6 @@ class Options:
 
 def audit_tasks(options: Options, output: Path | None, *, as_json: bool) -> None:
     """Audit the operators. Raises RejectedError where a wrong kernel escapes every source of its problem."""
-
     device = choose_device(options.device)
     started = time.perf_counter()
     audits = _audits(options, torch.device(device))
@@ -92,9 +89,9 @@ def _audits(options: Options, device: torch.device) -> list[OperatorAudit]:
 
 def _facts(device: Device, seconds: float) -> list[tuple[str, str]]:
     """Where and when."""
-
-    hardware = torch.cuda.get_device_name() if device == "cuda" else cpu_name()
-    known = provenance(hardware, device).model_dump(exclude_none=True, exclude={"device", "compiler"})
+    known = provenance(hardware_name(device), device).model_dump(
+        exclude_none=True, exclude={"device", "compiler"}
+    )
     date = time.strftime("%Y-%m-%d", time.gmtime())
     return [
         *((name, str(value)) for name, value in known.items()),

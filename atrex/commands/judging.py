@@ -76,11 +76,9 @@ def _require_accepted(judgement: Judgement, gates: Sequence[str], path: Path) ->
     passed = all(v.status == "PASS" for v in judgement.verdicts) if gates else judgement.accepted
     if passed:
         return
-    blamed = next((v for v in judgement.verdicts if v.status != "PASS"), None)
-    why = f"{blamed.gate} {blamed.status.value}: {blamed.reason}" if blamed else "not all gates have spoken"
-    if blamed and blamed.status == "ERROR":
-        raise EnvironmentProblem(f"{path}: the harness could not judge: {why}")
-    raise RejectedError(f"{path}: not accepted: {why}")
+    if judgement.blamed and judgement.blamed.status == "ERROR":
+        raise EnvironmentProblem(f"{path}: the harness could not judge: {judgement.objection}")
+    raise RejectedError(f"{path}: not accepted: {judgement.objection}")
 
 
 def _timeouts(seconds: float | None) -> Timeouts:

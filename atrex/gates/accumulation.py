@@ -40,5 +40,5 @@ def _few_rows(ctx: GateContext, shape: Shape) -> Shape:
     rows = ctx.problem.rows
     if rows is None:
         return shape
-    wanted = min(64, max(1, ctx.plan.judged_elements // ctx.width(shape)))
+    wanted = min(64, max(1, ctx.plan.judged_elements // ctx.problem.width(shape)))
     return ctx.problem.resize(shape, **{rows: ctx.fit_rows(shape, min(max(shape.dims[rows], 8), wanted))})

@@ -17,7 +17,7 @@ from atrex.gates.comparators import (
     bit_mismatch,
     class_mismatch,
 )
-from atrex.gates.outputs import judge_outputs
+from atrex.gates.outputs import judge_outputs, keep_worst
 from atrex.inputs import as_contiguous, build_inputs, tile_rows_for, window_spec
 from atrex.judge import CandidateFault, Outcome, Session
 from atrex.problem import Problem
@@ -117,9 +117,8 @@ class GateContext:
         """A recipe for inputs of this shape under a fresh seed."""
         rows = self.problem.rows
         # Drawing millions of values takes a CPU longer than the kernel does: there a block of rows repeats.
-        if self.plan.engine == "native" and rows and not changes.get("edits") and self.problem.row_inputs():
-            width = self.problem.elements(shape) // max(1, shape.dims[rows])
-            changes.setdefault("tile_rows", tile_rows_for(shape.dims[rows], width))
+        if self.plan.engine == "native" and rows and not changes.get("edits"):
+            changes.setdefault("tile_rows", tile_rows_for(shape.dims[rows], self.problem.width(shape)))
         return InputSpec(shape=shape, seed=changes.pop("seed", self.new_seed()), **changes)
 
     @property
@@ -191,17 +190,8 @@ class GateContext:
         """Rows of a shape, or as many as wanted, reduced so that the engine can be asked for them."""
         assert self.problem.rows is not None
         wanted = shape.dims[self.problem.rows] if rows is None else rows
-        most = self.plan.called_elements // self.width(shape)
+        most = self.plan.called_elements // self.problem.width(shape)
         return max(1, min(wanted, most)) if wanted else 0
-
-    def width(self, shape: Shape) -> int:
-        """Elements of a row of the largest tensor that has rows."""
-        widths = [
-            math.prod(self.problem.tensor_shape(tensor, shape)[1:])
-            for tensor in self.problem.tensors
-            if tensor.shape[:1] == (self.problem.rows,)
-        ]
-        return max([1, *widths])
 
     def work(self, shape: Shape) -> float:
         """Operations of a call plus bytes of its tensors: roughly what it takes to draw and judge it."""
@@ -249,7 +239,7 @@ class GateContext:
         except IllConditionedError as error:
             reason = f"{spec.label() or 'production inputs'}: {error}"
             raise Undecided(Status.INCONCLUSIVE, reason) from None
-        self._keep_worst(metrics)
+        keep_worst(self.metrics, metrics)
         if found:
             raise self.mismatch(spec, *found, what)
 
@@ -289,7 +279,7 @@ class GateContext:
         """
         assert self.problem.rows is not None
         rows = spec.dims[self.problem.rows]
-        width = self.width(spec.shape)
+        width = self.problem.width(spec.shape)
         tile = spec.tile_rows or tile_rows_for(rows, width) or rows
         tiled = spec.model_copy(update={"tile_rows": tile})
         self.call(tiled, deliver=False)
@@ -323,11 +313,6 @@ class GateContext:
         where = f"{what}: " if what else ""
         inputs = f" on {spec.label()}" if spec.label() else ""
         return Rejection(f"{where}{output} {mismatch.what}{inputs}", self.witness(spec, output, mismatch))
-
-    def _keep_worst(self, metrics: dict[str, Scalar]) -> None:
-        for name, value in metrics.items():
-            if isinstance(value, float):
-                self.metrics[name] = max(value, float(self.metrics.get(name) or 0.0))
 
 
 def form_problem(problem: Problem, spec: InputSpec, report: CallReport) -> str:

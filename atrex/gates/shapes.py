@@ -58,7 +58,7 @@ def _row_counts(ctx: GateContext) -> Iterator[Shape]:
     problem, rows = ctx.problem, ctx.problem.rows
     if rows is None:
         return
-    small = min(ctx.odd_shapes(), key=ctx.width)
+    small = min(ctx.odd_shapes(), key=ctx.problem.width)
     legal = problem.spec.dims[rows]
     if not problem.odd():
         free = {name: nearest_legal(dim, 129) for name, dim in problem.spec.dims.items() if name != rows}
@@ -84,8 +84,8 @@ def _huge(ctx: GateContext) -> None:
     problem, rows = ctx.problem, ctx.problem.rows
     if rows is None:
         return
-    shape = max(ctx.representatives(), key=ctx.width)
-    width = ctx.width(shape)
+    shape = max(ctx.representatives(), key=ctx.problem.width)
+    width = ctx.problem.width(shape)
     count = _HUGE // width + 3
     if not problem.spec.dims[rows].legal(count):
         return

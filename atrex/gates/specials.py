@@ -34,7 +34,7 @@ def positions(width: int) -> list[int]:
 def _in_rows(ctx: GateContext, shape: Shape, name: str) -> None:
     problem, rows = ctx.problem, str(ctx.problem.rows)
     width = math.prod(problem.tensor_shape(problem.spec.inputs[name], shape)[1:])
-    most = ctx.width(shape)
+    most = ctx.problem.width(shape)
     places = [(position, value) for position in positions(width) for value in SPECIALS]
     budget = len(places)
     if ctx.plan.level == "screen":

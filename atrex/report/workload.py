@@ -6,6 +6,7 @@ Like `RunReport` it stores facts; every score is derived from them, so that no f
 from __future__ import annotations
 
 import json
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -106,7 +107,7 @@ class WorkloadReport(Record):
                 raise ValueError(f"{one.case.id} is measured, but what ran for it is not accepted")
         return self
 
-    @property
+    @cached_property
     def score(self) -> WorkloadScore:
         """The weighted aggregate."""
         return score_workload(self.cases)

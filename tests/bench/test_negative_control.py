@@ -10,7 +10,7 @@ from agent.proposers.baselines import eager
 from atrex.gates import GATE_NAMES
 from atrex.judge import Engine
 from atrex.problem import load_problem, operators
-from atrex.records import Status
+from atrex.records import Case, Status
 from atrex.verify import Verifier
 from traces.workload import load_workload
 
@@ -34,7 +34,7 @@ def test_every_case_at_the_screening(verifier: Verifier, operator: str) -> None:
     _judge(verifier, operator, load_workload(operators=[operator]).cases(operator))
 
 
-def _judge(verifier: Verifier, operator: str, cases: tuple) -> None:  # type: ignore[type-arg]
+def _judge(verifier: Verifier, operator: str, cases: tuple[Case, ...]) -> None:
     problem = load_problem(operator)
     judgement = verifier.judge(eager(problem.spec), cases, level="screen", keep_going=True)
     verdicts = {verdict.gate: verdict for verdict in judgement.verdicts}

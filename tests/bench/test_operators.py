@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -110,6 +112,15 @@ class TestOracle:
             inputs = draw_values(problem, InputSpec(shape=shape, seed=8, source=source), CPU)
             found, _ = judge_outputs(problem, shape, inputs, problem.reference(shape, inputs))
             assert found is None, (source, shape.label(), found)
+
+
+def test_an_output_that_the_oracle_forgets_is_no_pass() -> None:
+    problem, shape = load_problem("rms_norm"), shapes("rms_norm")[0]
+    inputs = draw_values(problem, InputSpec(shape=shape, seed=9), CPU)
+    outputs = problem.reference(shape, inputs)
+    module = SimpleNamespace(reference=problem.module.reference, oracle=lambda init, given: {})
+    with pytest.raises(KeyError, match="out"):
+        judge_outputs(replace(problem, module=module), shape, inputs, outputs)
 
 
 @EVERY

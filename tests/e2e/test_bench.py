@@ -16,6 +16,7 @@ import pytest
 
 from atrex.cli import main
 from atrex.report.workload import WORKLOAD_HEADLINE
+from atrex.runs import RunMeta, create_run, now
 
 SMALL = ("--scale", "small", "--device", "cpu")
 TWO = ("--ops", "rms_norm,silu_and_mul", "--cases", "2", *SMALL)
@@ -108,3 +109,16 @@ def test_a_killed_benchmark_goes_on(atrex: Callable[..., tuple[int, str, str]], 
     assert results(run)[: len(before)] == before
     assert len(results(run)) == 4
     assert json.loads(out)["measured"] == pytest.approx(1)
+
+
+def test_a_run_that_does_not_say_what_it_was_to_do(
+    atrex: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    meta = RunMeta(
+        created=now(), command=("atrex",), operator="bench-eager", device="cpu", seed=1,
+        budget={"agent": "eager", "workload": "atrex-bench", "ops": "", "cases": None, "phase": None,
+                "scale": "huge", "gates": "full", "beside_eager": False},
+    )  # fmt: skip
+    run = create_run(tmp_path, meta)
+    code, _, err = atrex("bench", "--resume", run.name, "--runs", str(tmp_path))
+    assert (code, err.strip()) == (2, f"atrex: {run.path / 'run.json'}: field budget.scale: not readable")
