@@ -62,7 +62,7 @@ def optimize(
 @app.command()
 def bench(
     agent: Annotated[
-        str | None, typer.Option(metavar="AGENT", help="eager, compile, library or replay:DIR")
+        str | None, typer.Option("--agent", metavar="AGENT", help="eager, compile, library or replay:DIR")
     ] = None,
     ops: Annotated[str | None, typer.Option(help="operators, as a,b in any spelling [default: all]")] = None,
     cases: Annotated[

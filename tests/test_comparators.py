@@ -222,6 +222,27 @@ class TestAccuracy:
             accuracy([1.0, 1.0], [1.0, 1.2], [1.0, 1.0], BF16)
         assert accuracy([1.0, 1.0], [1.0, 1.1], [1.0, 1.0], BF16) is None
 
+    def test_slices_give_the_verdict_of_the_whole(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What is too large for fp64 copies is compared slice by slice: same element, same metrics."""
+        expected = Expected(torch.linspace(-3, 3, 60).double().view(4, 15), torch.full((4, 15), 2.0).double())
+        eager = expected.value.to(BF16)
+        got = eager.clone()
+        got[0, 3] += 0.1
+        got[2, 7] += 0.5
+        lost = eager.clone()
+        lost[3, 1] = NAN
+        whole = [accuracy_mismatch(case, eager, expected, TIGHT) for case in (got, lost, eager)]
+        monkeypatch.setattr("atrex.gates.comparators._SLICE", 7)
+        sliced = [accuracy_mismatch(case, eager, expected, TIGHT) for case in (got, lost, eager)]
+        for (mismatch, metrics), (expected_mismatch, expected_metrics) in zip(sliced, whole, strict=True):
+            assert metrics == pytest.approx(expected_metrics)
+            assert (mismatch and mismatch.index) == (expected_mismatch and expected_mismatch.index)
+        assert whole[0][0] is not None
+        assert whole[0][0].index == (2, 7)
+        assert whole[1][0] is not None
+        assert whole[1][0].index == (3, 1)
+        assert whole[2][0] is None
+
     def test_nothing_to_compare(self) -> None:
         assert accuracy([], [], [], BF16) is None
 
@@ -291,6 +312,21 @@ class TestClasses:
         huge = torch.tensor([[1.0, 1e60]], dtype=torch.float64)
         assert class_mismatch(self._one(INF), self._one(INF), huge) is None
         assert class_mismatch(self._one(3e38), self._one(INF), huge) is not None
+
+    @pytest.mark.parametrize("got", [0.0, -0.0, 2.0**-133, -(2.0**-133)])
+    def test_a_value_that_may_be_rounded_to_zero_may_have_either_sign(self, got: float) -> None:
+        """FP8 has its last number at 2^-9: two orders of a sum give zeros of both signs."""
+        tiny = torch.tensor([[1.0, -1e-60]], dtype=torch.float64)
+        allowed = torch.full_like(tiny, 1e-30)
+        assert class_mismatch(self._one(got), self._one(-0.0), tiny, allowed) is None
+        nothing = torch.tensor([[1.0, -0.0]], dtype=torch.float64)
+        kept = class_mismatch(self._one(got), self._one(-0.0), nothing, allowed)
+        assert (kept is None) == (str(got) == "-0.0")
+
+    @pytest.mark.parametrize("got", [NAN, INF, -INF])
+    def test_a_value_near_zero_must_stay_a_number(self, got: float) -> None:
+        tiny = torch.tensor([[1.0, -1e-60]], dtype=torch.float64)
+        assert class_mismatch(self._one(got), self._one(-0.0), tiny, torch.full_like(tiny, 1e-30)) is not None
 
     @staticmethod
     def _one(value: float) -> Tensor:

@@ -15,7 +15,8 @@ dtype that it names, and floor a few subnormal units of the accumulator.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -27,7 +28,9 @@ from atrex.records import Scalar
 _SUBNORMAL_UNIT = {"fp32": 2.0**-149, "fp64": 2.0**-1074}
 ILL_CONDITIONED = 0.10  # an eager error above this share of scale makes a comparison inconclusive
 EAGER_FACTOR = 2.0
-_FINITE, _NAN = 0, 1  # classes of values
+_FINITE, _ZERO = 0, 4  # classes of values: see _classes
+_SLICE = 1 << 26  # elements compared at a time, in a dozen fp64 temporaries
+_SUMMED = ("value", "error", "eager", "allowed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +80,15 @@ def class_mismatch(
 ) -> Mismatch | None:
     """Where NaN, +Inf, -Inf or the sign of a zero differs though eager and oracle agree on it.
 
-    Where `allowed` bounds the error, a value that may be rounded to zero may also stay above it.
+    Where `allowed` bounds the error, a value that is not zero but may be rounded to it may also stay above it
+    or come out with the other sign: that follows from the order of a sum.
     """
     expected = _classes(oracle.to(eager.dtype))
     found = _classes(got)
     wrong = (found != expected) & (_classes(eager) == expected)
     if allowed is not None:
-        either = (oracle != 0) & ((found == _FINITE) | (expected == _FINITE)) & (oracle.abs() <= allowed)
-        wrong &= ~(either & (found != _NAN))
+        near_zero = (oracle != 0) & (oracle.abs() <= allowed)
+        wrong &= ~(near_zero & _is_number(found) & _is_number(expected))
     # A finite non-zero value may be any finite value here: its size is the accuracy bound's business.
     if not bool(wrong.any()):
         return None
@@ -111,6 +115,10 @@ def _classes(value: Tensor) -> Tensor:
     return result
 
 
+def _is_number(classes: Tensor) -> Tensor:
+    return (classes == _FINITE) | (classes >= _ZERO)
+
+
 def accuracy_mismatch(
     got: Tensor, eager: Tensor, expected: Expected, precision: Precision, factor: float = 1.0
 ) -> tuple[Mismatch | None, dict[str, Scalar]]:
@@ -119,39 +127,69 @@ def accuracy_mismatch(
     Judged where eager and oracle are both finite; elsewhere the classes must agree. Raises
     IllConditionedError when the eager reference's error is above a tenth of the result's scale.
     """
-    value = expected.value
-    wide, eager_wide = got.double(), eager.double()
-    judged = value.isfinite() & eager_wide.isfinite()
-    allowed = error_bound(expected, got.dtype, precision, factor)
-    error = torch.where(judged, (wide - value).abs(), 0.0)
-    # Where the bound reaches past the largest value, rounding may give infinity.
-    limit = torch.finfo(got.dtype).max
-    error = torch.where(judged & wide.isinf() & (value.abs() + allowed >= limit), 0.0, error)
-    error = torch.where(error.isnan(), torch.inf, error)
-    eager_error = torch.where(judged, (eager_wide - value).abs(), 0.0)
-    scale = _rms(torch.where(judged, value, 0.0))
-    if _rms(eager_error) > ILL_CONDITIONED * scale and scale > 0:
-        raise IllConditionedError(f"eager RMS error {_rms(eager_error):.3g} against a scale of {scale:.3g}")
-    share = torch.where(allowed > 0, error / allowed, torch.where(error > 0, torch.inf, 0.0))
-    worst = float(share.max()) if share.numel() else 0.0
+    tally = _Tally()
+    for start in range(0, got.numel(), _SLICE):
+        part = slice(start, start + _SLICE)
+        slack = None if expected.slack is None else _flat(expected.slack, got)[part]
+        own = Expected(_flat(expected.value, got)[part], _flat(expected.terms, got)[part], slack)
+        tally.add(start, _flat(got, got)[part], _flat(eager, got)[part], own, precision, factor)
+    rms = {name: math.sqrt(total / max(1, got.numel())) for name, total in tally.squares.items()}
+    if rms["eager"] > ILL_CONDITIONED * rms["value"] and rms["value"] > 0:
+        raise IllConditionedError(f"eager RMS error {rms['eager']:.3g} against a scale of {rms['value']:.3g}")
     metrics: dict[str, Scalar] = {
-        "worst_error_over_bound": _finite(worst),
-        "rms_error": _finite(_rms(error)),
-        "eager_rms_error": _finite(_rms(eager_error)),
+        "worst_error_over_bound": _finite(tally.worst),
+        "rms_error": _finite(rms["error"]),
+        "eager_rms_error": _finite(rms["eager"]),
     }
-    if worst > 1.0:
-        index = _unravel(int(torch.argmax(share.flatten())), share.shape)
-        what = f"error {float(error[index]):.4g} above the bound {float(allowed[index]):.4g}"
-        exact = f"{float(value[index]):.9g}"
-        return Mismatch(index, exact, _show(got, index), what, metrics), metrics
-    if _rms(error) > EAGER_FACTOR * _rms(eager_error) + factor * _rms(allowed) / 8:
-        what = f"RMS error {_rms(error):.4g} above twice the eager reference's {_rms(eager_error):.4g}"
+    mismatch = tally.worst_element if tally.worst > 1.0 else None
+    if mismatch is None and rms["error"] > EAGER_FACTOR * rms["eager"] + factor * rms["allowed"] / 8:
+        what = f"RMS error {rms['error']:.4g} above twice the eager reference's {rms['eager']:.4g}"
         return Mismatch((), "", "", what, metrics), metrics
-    return class_mismatch(got, eager, value, allowed), metrics
+    mismatch = mismatch or tally.lost_special
+    if mismatch is None:
+        return None, metrics
+    return replace(mismatch, index=_unravel(mismatch.index[0], got.shape), metrics=metrics), metrics
 
 
-def _rms(value: Tensor) -> float:
-    return float(value.square().mean().sqrt()) if value.numel() else 0.0
+@dataclass(slots=True)
+class _Tally:
+    """What a comparison has seen so far, slice by slice: fp64 copies of a whole output need not fit."""
+
+    squares: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_SUMMED, 0.0))
+    worst: float = 0.0
+    worst_element: Mismatch | None = None  # indices are flat
+    lost_special: Mismatch | None = None
+
+    def add(
+        self, start: int, got: Tensor, eager: Tensor, expected: Expected, precision: Precision, factor: float
+    ) -> None:
+        """Take up one slice, one-dimensional, that begins at element `start`."""
+        value = expected.value
+        wide, eager_wide = got.double(), eager.double()
+        judged = value.isfinite() & eager_wide.isfinite()
+        allowed = error_bound(expected, got.dtype, precision, factor)
+        error = torch.where(judged, (wide - value).abs(), 0.0)
+        # Where the bound reaches past the largest value, rounding may give infinity.
+        limit = torch.finfo(got.dtype).max
+        error = torch.where(judged & wide.isinf() & (value.abs() + allowed >= limit), 0.0, error)
+        error = torch.where(error.isnan(), torch.inf, error)
+        eager_error = torch.where(judged, (eager_wide - value).abs(), 0.0)
+        summed = (torch.where(judged, value, 0.0), error, eager_error, torch.where(judged, allowed, 0.0))
+        for name, part in zip(_SUMMED, summed, strict=True):
+            self.squares[name] += float(part.square().sum())
+        share = torch.where(allowed > 0, error / allowed, torch.where(error > 0, torch.inf, 0.0))
+        at = int(torch.argmax(share))
+        if float(share[at]) > self.worst:
+            self.worst = float(share[at])
+            what = f"error {float(error[at]):.4g} above the bound {float(allowed[at]):.4g}"
+            exact = f"{float(value[at]):.9g}"
+            self.worst_element = Mismatch((start + at,), exact, _show(got, (at,)), what, {})
+        if self.lost_special is None and (lost := class_mismatch(got, eager, value, allowed)):
+            self.lost_special = replace(lost, index=(start + lost.index[0],))
+
+
+def _flat(tensor: Tensor, like: Tensor) -> Tensor:
+    return tensor.broadcast_to(like.shape).reshape(-1)
 
 
 def _finite(value: float) -> float:

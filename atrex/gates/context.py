@@ -16,6 +16,7 @@ from atrex.gates.comparators import (
     Mismatch,
     bit_mismatch,
     class_mismatch,
+    error_bound,
 )
 from atrex.gates.outputs import judge_outputs, keep_worst
 from atrex.inputs import as_contiguous, build_inputs, tile_rows_for, window_spec
@@ -258,7 +259,10 @@ class GateContext:
         for name, got in outputs.items():
             if not got.is_floating_point() or name not in oracle or got.shape != eager[name].shape:
                 continue
-            if mismatch := class_mismatch(got, eager[name], oracle[name].value):
+            bound = None
+            if self.problem.spec.outputs[name].compare == "bound":
+                bound = error_bound(oracle[name], got.dtype, self.problem.precision(name, spec.shape))
+            if mismatch := class_mismatch(got, eager[name], oracle[name].value, bound):
                 raise self.mismatch(spec, name, mismatch, what)
 
     def check(self, shape: Shape, what: str = "", **changes: Any) -> None:
