@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -69,19 +70,26 @@ class Agent:
             return load_candidate(path, operator) if path else f"no {operator}.py in {self.directory}"
         spec = load_problem(operator).spec
         if self.kind == "eager":
-            return stamped(baselines.eager(spec), "reference")
+            return stamped(baselines.eager(spec))
         if self.kind == "compile":
-            return stamped(baselines.compiled(spec), "reference")
+            return stamped(baselines.compiled(spec))
         if not (BENCH / operator / "library.py").is_file():
             return "no library kernel"
-        return stamped(baselines.library(spec), "library")
+        return stamped(baselines.library(spec))
 
 
-def stamped(candidate: Candidate, module: str) -> Candidate:
-    """A baseline whose id changes with the module that it calls: results are kept by content."""
-    content = (BENCH / candidate.operator / f"{module}.py").read_bytes()
-    stamp = f"\n# bench/{candidate.operator}/{module}.py sha256 {hashlib.sha256(content).hexdigest()}\n"
-    return replace(candidate, source=candidate.source + stamp)
+def stamped(candidate: Candidate) -> Candidate:
+    """A baseline whose id changes with the code that it calls: results are kept by content."""
+    return replace(candidate, source=f"{candidate.source}\n# bench/ sha256 {_bench_digest()}\n")
+
+
+@cache
+def _bench_digest() -> str:
+    """Of all modules under bench/: operators share some, and which ones only an import would tell."""
+    digest = hashlib.sha256()
+    for path in sorted(BENCH.rglob("*.py")):
+        digest.update(f"{path.relative_to(BENCH)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 def parse_agent(text: str) -> Agent:

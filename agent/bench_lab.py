@@ -7,7 +7,7 @@ sets by memory. See "Benchmarks" in docs/measurement.md.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -32,8 +32,10 @@ from atrex.verify import Verifier
 _SET_SHARE = 0.2  # of the memory, for all input sets: fp32 copies of a reference take several times as much
 _HELD_BYTES = 1 << 29  # larger cases are not compared with the oracle in a sample: it would take seconds
 _HELD_EVERY = 8
-_MOST_AHEAD = 6
-_WARM_ROWS, _WARM_BYTES = 37, 1 << 30
+_FEW_CORES = 4
+_WARM_ROWS, _WARM_BYTES = 37, 1 << 34  # the largest experts' weights, of a few rows
+
+Job = tuple[Candidate, Sequence[Case]]
 
 
 class NotTimed(Exception):
@@ -74,12 +76,7 @@ class BenchLab(Protocol):
         """Interleaved timings in the order of the candidates. Raises NotTimed."""
         ...
 
-    @property
-    def ahead(self) -> int:
-        """How many operators may be warmed up at a time; 1: warming up ahead brings nothing here."""
-        ...
-
-    def warm(self, jobs: Sequence[tuple[Candidate, Sequence[Case]]]) -> None:
+    def warm(self, jobs: Sequence[Job], stop: Callable[[], bool]) -> None:
         """Call candidates on each kind of shape of their cases, side by side, so that they compile."""
         ...
 
@@ -95,6 +92,7 @@ class MachineLab:
     engine: Engine
     hardware: Hardware
     calibration: Calibration | None
+    cores: int = field(default_factory=lambda: os.cpu_count() or 1)
     _sessions: dict[str, Session] = field(default_factory=dict)
 
     def bound(self, case: Case) -> Bound:
@@ -138,18 +136,20 @@ class MachineLab:
             session.close()  # what it compiled stays on disk, and it starts again at its next request
         raise reason
 
-    @property
-    def ahead(self) -> int:
-        """Operators warmed up at a time: a core or two each, and a CUDA context each."""
-        return max(1, min(_MOST_AHEAD, (os.cpu_count() or 1) // 2))
+    def warm(self, jobs: Sequence[Job], stop: Callable[[], bool]) -> None:
+        """Call candidates on each kind of shape of their cases; what fails says so when it is timed.
 
-    def warm(self, jobs: Sequence[tuple[Candidate, Sequence[Case]]]) -> None:
-        """Call candidates on each kind of shape of their cases; what fails says so when it is timed."""
-        sessions = [self._session(candidate) for candidate, _ in jobs]
+        A core each, those with the most shapes first, so that none of them is still at work after the others.
+        On few cores nothing is won by it, and all workers at once would need more memory than one.
+        """
+        if self.cores < _FEW_CORES:
+            return
+        work = [(self._session(candidate), _kinds(candidate, cases)) for candidate, cases in jobs]
+        work.sort(key=lambda each: -len(each[1]))
         with suppress(CandidateFault, HarnessError):
-            sessions[0].load()  # starts the fork server, which threads must not race for
-        with ThreadPoolExecutor(len(jobs)) as pool:
-            list(pool.map(_warm, sessions, [cases for _, cases in jobs]))
+            work[0][0].load()  # starts the fork server, which threads must not race for
+        with ThreadPoolExecutor(self.cores - 1) as pool:
+            list(pool.map(lambda one: _warm(one[0], one[1], stop), work))
 
     def release(self, operator: str) -> None:
         """End an operator's workers, and delete what they left on the disk."""
@@ -164,12 +164,21 @@ class MachineLab:
         return self._sessions[candidate.id]
 
 
-def _warm(session: Session, cases: Sequence[Case]) -> None:
-    """One call on each shape that is compiled on its own."""
-    shapes = [shape for case in cases if (shape := compiled_alike(session.problem, case))]
-    for shape in (shape for place, shape in enumerate(shapes) if shape not in shapes[:place]):
-        with suppress(CandidateFault, HarnessError):
-            session.run(Call(inputs=InputSpec(shape=shape, seed=0), deliver=False))
+def _kinds(candidate: Candidate, cases: Sequence[Case]) -> list[Shape]:
+    """The shapes that are compiled on their own."""
+    problem = load_problem(candidate.operator)
+    shapes = [shape for case in cases if (shape := compiled_alike(problem, case))]
+    return [shape for place, shape in enumerate(shapes) if shape not in shapes[:place]]
+
+
+def _warm(session: Session, shapes: Sequence[Shape], stop: Callable[[], bool]) -> None:
+    """One call on each shape; afterwards the device's memory is the others' again."""
+    for shape in shapes:
+        if not stop():
+            with suppress(CandidateFault, HarnessError):
+                session.run(Call(inputs=InputSpec(shape=shape, seed=0), deliver=False))
+    with suppress(CandidateFault, HarnessError):
+        session.trim()
 
 
 def compiled_alike(problem: Problem, case: Case) -> Shape | None:

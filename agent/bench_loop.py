@@ -9,7 +9,7 @@ from functools import partial
 
 from agent.bench_agents import Agent, stamped
 from agent.bench_book import Book
-from agent.bench_lab import BenchLab, Care, NotTimed, held_in_sample
+from agent.bench_lab import BenchLab, Care, Job, NotTimed, held_in_sample
 from agent.bench_plan import OperatorPlan
 from agent.proposers import baselines
 from atrex.candidate import Candidate
@@ -57,23 +57,21 @@ class Loop:
     def run(self, plans: Sequence[OperatorPlan]) -> Findings:
         """Measure what is not in the book yet, until the deadline."""
         self._total = sum(len(plan.cases) for plan in plans)
-        size = self.lab.ahead if self.agent.compiles else 1
-        for group in (plans[start : start + size] for start in range(0, len(plans), size)):
-            if size > 1:
-                self._warm(group)
-            for plan in group:
-                started = self.clock()
-                try:
-                    self._operator(plan)
-                finally:
-                    self.lab.release(plan.operator)
-                self._done += len(plan.cases)
-                self.say(self._summary(plan, self.clock() - started))
+        if self.agent.compiles:
+            self._warm(plans)
+        for plan in plans:
+            started = self.clock()
+            try:
+                self._operator(plan)
+            finally:
+                self.lab.release(plan.operator)
+            self._done += len(plan.cases)
+            self.say(self._summary(plan, self.clock() - started))
         return self.found
 
     def _warm(self, plans: Sequence[OperatorPlan]) -> None:
-        """Compile for some operators at a time what their open cases need."""
-        jobs = list[tuple[Candidate, Sequence[Case]]]()
+        """Compile what the open cases need, before anything is timed: a busy machine spoils timings."""
+        jobs = list[Job]()
         for plan in plans:
             kernel = self.agent.kernel(plan.operator) if plan.problem else ""
             if isinstance(kernel, Candidate):
@@ -81,8 +79,10 @@ class Loop:
                 left = [case for case in plan.cases if (kernel.id, plan.operator, case.id) not in known]
                 jobs += [(kernel, left)] if left else []
         if jobs and not self._late():
-            self.progress(f"compiling {', '.join(kernel.operator for kernel, _ in jobs)}")
-            self.lab.warm(jobs)
+            started = self.clock()
+            self.progress(f"compiling for {len(jobs)} operators")
+            self.lab.warm(jobs, self._late)
+            self.say(f"compiled for {len(jobs)} operators in {self.clock() - started:.0f} s")
 
     def _operator(self, plan: OperatorPlan) -> None:
         kernel = self.agent.kernel(plan.operator) if plan.problem else "no problem of that name under bench/"
@@ -191,7 +191,7 @@ class Loop:
         """Eager PyTorch where it is wanted; it does not run beside itself."""
         if not self.beside_eager:
             return []
-        eager = stamped(baselines.eager(load_problem(kernel.operator).spec), "reference")
+        eager = stamped(baselines.eager(load_problem(kernel.operator).spec))
         return [eager] if eager.id != kernel.id else []
 
     def _result(self, kernel: Candidate, case: Case, accepted: bool, timings: Sequence[Timing]) -> Result:

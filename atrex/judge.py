@@ -291,6 +291,10 @@ class Session:
             raise self._broke("it kept no output")
         return self._outcome(reply.calls[0], arena)
 
+    def trim(self) -> None:
+        """Have the worker give back memory that it only keeps for later."""
+        self._request(protocol.Trim(), self.engine.timeouts.call)
+
     def log_tail(self) -> str:
         """The end of what the worker printed."""
         return self._worker.log_tail() if self._worker else ""

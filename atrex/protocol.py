@@ -124,6 +124,12 @@ class Keep(Record):
     index: int
 
 
+class Trim(Record):
+    """Give up tensors of earlier requests and the memory that the allocator keeps for the next ones."""
+
+    kind: Literal["trim"] = "trim"
+
+
 class Fault(Record):
     """Why the candidate did not return."""
 

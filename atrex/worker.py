@@ -39,6 +39,7 @@ _REQUEST: TypeAdapter[Any] = TypeAdapter(
     | protocol.Trace
     | protocol.Prepare
     | protocol.Round
+    | protocol.Trim
     | protocol.Keep
 )
 # What the sandbox's walls answer: permissions, read-only mounts, a network without interfaces.
@@ -131,6 +132,8 @@ class Worker:
             with candidate_code():
                 self.prepared.warm_up(model)
             return self.prepared.describe()
+        if isinstance(request, protocol.Trim):
+            return self.trim()
         if self.prepared is None:
             raise CandidateError(FaultKind.EXITED, "timing was asked for before a case was prepared")
         if isinstance(request, protocol.Round):
@@ -201,6 +204,13 @@ class Worker:
         rows = slice(request.start, request.stop)
         parts = tuple(self._send(name, value[rows], arena, deliver=True) for name, value in self.outputs)
         return protocol.Reply(calls=(protocol.CallReport(structure=self.structure, outputs=parts),))
+
+    def trim(self) -> protocol.Reply:
+        """Leave the device to other workers; the models stay, with what they compiled."""
+        self.inputs, self.outputs, self.prepared = {}, [], None
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return protocol.Reply()
 
     def _inputs(self, call: protocol.Call) -> tuple[dict[str, Tensor], list[Guarded]]:
         inputs, guards = build_inputs(self.problem, call.inputs, self.device)

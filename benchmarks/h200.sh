@@ -5,6 +5,8 @@
 #
 #   benchmarks/h200.sh optimize      # the main job, at most 8 minutes: report, ledger and best kernel into $OUT
 #   benchmarks/h200.sh fit           # inputs, reference and oracle of all 440 cases
+#   benchmarks/h200.sh control       # eager PyTorch through the gates of all operators
+#   benchmarks/h200.sh audit         # the task audit on production shapes, CASES an operator
 #   benchmarks/h200.sh bench         # AGENT=eager or compile over all 440 cases, at most 10 minutes
 #   benchmarks/h200.sh gates         # honest kernels and mutants, isolation and GPU tests: tables into $OUT
 set -euo pipefail
@@ -23,7 +25,15 @@ case ${1:-optimize} in
         cp /tmp/runs/*/report.md /tmp/runs/*/report.json /tmp/runs/*/best.py /tmp/runs/*/ledger.jsonl "$out/"
         ;;
     fit)
-        python3 -u benchmarks/feasibility.py --output "$out/feasibility.md"
+        python3 -u benchmarks/feasibility.py ${OPS:-} --output "$out/feasibility.md"
+        ;;
+    control)
+        time python3 -u benchmarks/negative_control.py ${OPS:-} --device cuda --jobs "${JOBS:-8}" \
+            --output "$out/control.md" | tee "$out/control.txt" || true
+        ;;
+    audit)
+        time python3 -u -m atrex audit-tasks --device cuda --scale full --cases "${CASES:-2}" \
+            --output "$out/audit.md" 2>&1 | tee "$out/audit.txt" || true
         ;;
     bench)
         time python3 -u -m atrex bench --agent "${AGENT:-eager}" --device cuda --budget "${BUDGET:-9m}" \

@@ -10,7 +10,7 @@ import pytest
 
 from agent.bench_agents import Agent, parse_agent
 from agent.bench_book import Book
-from agent.bench_lab import Care, NotTimed
+from agent.bench_lab import Care, Job, NotTimed
 from agent.bench_loop import NOT_REACHED, Findings, Loop
 from agent.bench_plan import OperatorPlan
 from atrex.candidate import Candidate
@@ -49,7 +49,6 @@ class SyntheticLab:
     judged: list[str] = field(default_factory=list)
     warmed: list[str] = field(default_factory=list)
     released: list[str] = field(default_factory=list)
-    ahead: int = 1
     now: float = 0.0  # a clock that every timing moves on by a second
 
     def bound(self, case: Case) -> Bound:
@@ -80,7 +79,8 @@ class SyntheticLab:
         times = [10.0 * (place + 1) for place in range(len(candidates))]
         return [Timing(Latency(median_us=t, p10_us=t, p90_us=t, n=9, method="wall"), (t,) * 6) for t in times]
 
-    def warm(self, jobs: Sequence[tuple[Candidate, Sequence[Case]]]) -> None:
+    def warm(self, jobs: Sequence[Job], stop: Callable[[], bool]) -> None:
+        assert not stop()
         self.warmed += [candidate.operator for candidate, _ in jobs]
 
     def release(self, operator: str) -> None:
@@ -212,11 +212,11 @@ class TestLoop:
         assert [row.vs_eager.median for row in rows if row.vs_eager] == [pytest.approx(2.0)] * 2
 
     def test_a_compiler_works_ahead_only_for_what_is_open(self, tmp_path: Path) -> None:
-        lab = SyntheticLab(ahead=2)
+        lab = SyntheticLab()
         run(tmp_path, lab, Agent("compile"))
         assert lab.warmed == list(SIZES)
         assert {name for _, name, care in lab.timed if care.held} == {f"{name}-000" for name in SIZES}
-        again = SyntheticLab(ahead=2)
+        again = SyntheticLab()
         run(tmp_path, again, Agent("compile"))
         assert not again.warmed
 

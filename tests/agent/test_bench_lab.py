@@ -31,7 +31,7 @@ class Model(torch.nn.Module):
 @pytest.fixture(scope="module")
 def lab() -> Iterator[MachineLab]:
     with Engine("cpu", threads=1) as engine:
-        yield MachineLab(engine, HARDWARE, None)
+        yield MachineLab(engine, HARDWARE, None, cores=4)
 
 
 def kernel_of(kind: Kind) -> Candidate:
@@ -46,7 +46,9 @@ def eager() -> Candidate:
 
 def test_several_are_warmed_up_side_by_side(lab: MachineLab) -> None:
     broken = Candidate("rms_norm", "torch", EXITS)
-    lab.warm([(eager(), PLAN.cases), (broken, PLAN.cases)])  # a fault says so only when it is timed
+    lab.warm(
+        [(eager(), PLAN.cases), (broken, PLAN.cases)], lambda: False
+    )  # a fault says so only when it is timed
     (timing,) = lab.time([eager()], PLAN.cases[0], Care())
     assert timing.latency.median_us > 0
     lab.release("rms_norm")
