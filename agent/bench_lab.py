@@ -172,11 +172,17 @@ def _kinds(candidate: Candidate, cases: Sequence[Case]) -> list[Shape]:
 
 
 def _warm(session: Session, shapes: Sequence[Shape], stop: Callable[[], bool]) -> None:
-    """One call on each shape; afterwards the device's memory is the others' again."""
+    """One call on each shape, unless one takes too long; afterwards the device's memory is the others' again."""
     for shape in shapes:
-        if not stop():
-            with suppress(CandidateFault, HarnessError):
-                session.run(Call(inputs=InputSpec(shape=shape, seed=0), deliver=False))
+        if stop():
+            break
+        try:
+            session.run(Call(inputs=InputSpec(shape=shape, seed=0), deliver=False))
+        except CandidateFault as fault:
+            if fault.kind is FaultKind.TIMEOUT:
+                return
+        except HarnessError:
+            continue
     with suppress(CandidateFault, HarnessError):
         session.trim()
 

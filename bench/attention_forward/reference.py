@@ -16,6 +16,7 @@ from torch import Tensor
 
 from atrex.problem import Draw, Expected, Init, Input, Source, expand
 from atrex.records import Cost, Shape
+from bench.alignment import aligned
 from bench.attention_forward import probes
 from bench.attention_forward.softmax import packed_attention
 
@@ -64,7 +65,7 @@ def reference(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     q, k, v = inputs["q"], inputs["k"], inputs["v"]
     lens = inputs["cu_seqlens_q"].diff().tolist()
     if len(set(lens)) == 1 and lens[0]:
-        batch = (t.unflatten(0, (len(lens), lens[0])).transpose(1, 2) for t in (q, k, v))
+        batch = (t.unflatten(0, (len(lens), lens[0])).transpose(1, 2) for t in map(aligned, (q, k, v)))
         return {"out": F.scaled_dot_product_attention(*batch).transpose(1, 2).flatten(0, 1).contiguous()}
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     starts = inputs["cu_seqlens_q"][:-1].long()

@@ -21,6 +21,7 @@ from atrex.inputs import bits
 from atrex.problem import Draw, Expected, Init, Input, Precision
 from atrex.records import Cost, Shape
 from bench.chunk_gated_delta_rule_state import probes
+from bench.compiling import host_loop
 from bench.rounding import interval, rounded
 
 _CHUNK = 64
@@ -66,14 +67,27 @@ def reference(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     state = states[where]
     h = torch.empty((batch, key.shape[1], heads, keys, values), dtype=k.dtype, device=k.device)
     v_new = torch.empty((batch, key.shape[1], heads, _CHUNK, values), dtype=k.dtype, device=k.device)
-    for i in range(key.shape[1]):
-        h[:, i] = state
-        value = fresh[:, i] - weight[:, i] @ h[:, i].float()
-        v_new[:, i] = value
-        scaled = (value * keep[:, i]).to(k.dtype).float()
-        state = state * decay[:, i] + key[:, i] @ scaled
+    state = _scan(state, h, v_new, (key, weight, fresh, keep, decay))
     flat = v_new.transpose(2, 3).flatten(1, 2)[:, :tokens].contiguous()
     return {"h": h, "v_new": flat, "final_state": states.index_copy(0, where, state)}
+
+
+@host_loop
+def _scan(state: Tensor, h: Tensor, v_new: Tensor, chunks: tuple[Tensor, ...]) -> Tensor:
+    """Fill h and v_new chunk by chunk; the state after the last one."""
+    for i in range(h.shape[1]):
+        h[:, i] = state
+        state, v_new[:, i] = _advance(state, h[:, i], *(tensor[:, i] for tensor in chunks))
+    return state
+
+
+def _advance(
+    state: Tensor, fed: Tensor, key: Tensor, weight: Tensor, fresh: Tensor, keep: Tensor, decay: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The state after one chunk, and the chunk's values; `fed` is the state before it, rounded."""
+    value = fresh - weight @ fed.float()
+    scaled = (value * keep).to(fed.dtype).float()
+    return state * decay + key @ scaled, value
 
 
 def _chunked(tensor: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from atrex.contract import DTYPES
 from atrex.fp8 import FP8, FP8_MAX
 from atrex.problem import Draw, Expected, Init, Input
 from atrex.records import Cost, Shape
+from bench.compiling import host_loop
 from bench.fused_moe import experts, routing
 
 _GROUP = 128
@@ -125,16 +126,27 @@ def make_inputs(draw: Draw) -> dict[str, Tensor]:
 def reference(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Eager PyTorch as a competent user writes it: dequantise, sort by expert, products, weighted sum.
 
-    Dequantised values need more bits than bf16 has, so the products are fp32. A loop over the experts that
-    have tokens: their numbers of tokens differ, and dequantising all of them at once would take 45 GB.
+    Dequantised values need more bits than bf16 has, so the products are fp32.
     """
     ids = inputs["topk_ids"].long()
     tokens, top_k = ids.shape
     x = _dequantise(inputs["hidden_states"], inputs["a_scale"], 1)
     order = ids.flatten().argsort(stable=True)
     counts: list[int] = torch.bincount(ids.flatten(), minlength=init["num_experts"]).tolist()
-    results = x.new_empty((tokens * top_k, x.shape[1]))
-    start = 0
+    results = _experts(x, order, counts, inputs)
+    out = torch.bmm(inputs["topk_weights"][:, None, :], results.view(tokens, top_k, x.shape[1])).squeeze(1)
+    return {"out": out.to(DTYPES[init["out_dtype"]])}
+
+
+@host_loop
+def _experts(x: Tensor, order: Tensor, counts: list[int], inputs: Mapping[str, Tensor]) -> Tensor:
+    """Results of all pairs of token and expert, [T k, H].
+
+    A loop over the experts that have tokens: their numbers of tokens differ, and dequantising all of them at
+    once would take 45 GB.
+    """
+    results = x.new_empty((order.shape[0], x.shape[1]))
+    top_k, start = order.shape[0] // max(1, x.shape[0]), 0
     for expert, count in enumerate(counts):
         if not count:
             continue
@@ -144,8 +156,7 @@ def reference(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         gate, up = (x[pairs // top_k] @ w1.T).chunk(2, -1)
         w2 = _dequantise(inputs["w2"][expert], inputs["fc2_scale"][expert], _GROUP)
         results[pairs] = (functional.silu(gate) * up) @ w2.T
-    out = torch.bmm(inputs["topk_weights"][:, None, :], results.view(tokens, top_k, x.shape[1])).squeeze(1)
-    return {"out": out.to(DTYPES[init["out_dtype"]])}
+    return results
 
 
 def oracle(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Expected]:

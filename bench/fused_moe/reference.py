@@ -15,6 +15,7 @@ from torch import Tensor
 
 from atrex.problem import Draw, Expected, Init, Input
 from atrex.records import Cost, Shape
+from bench.compiling import not_compiled
 from bench.fused_moe import experts, routing
 
 _BF16 = torch.bfloat16
@@ -57,11 +58,13 @@ def _product(rows: Tensor, weight: Tensor) -> Tensor:
     return rows.float() @ weight.float().T
 
 
+@not_compiled
 def _grouped(rows: Tensor, weights: Tensor, counts: list[int]) -> Tensor:
     """Rows sorted by expert, each times the transposed weight of its expert.
 
     A loop over the experts that have tokens, because their numbers of tokens differ: a padded batch would
     cost E times the work when all tokens choose one expert, and a gather of weights per token k T copies.
+    Not compiled: products of sizes that each batch draws anew are the library's in any case.
     """
     hit = [(expert, count) for expert, count in enumerate(counts) if count]
     if not hit:

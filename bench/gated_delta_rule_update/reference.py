@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from atrex.problem import Draw, Expected, Init, Input
 from atrex.records import Cost, Shape
+from bench.compiling import host_loop
 from bench.gated_delta_rule_update import probes
 from bench.gated_delta_rule_update.errors import Gates, out_terms, state_terms
 
@@ -104,13 +105,32 @@ def _chunks(
     last = total[..., -1:]
     carried = (k * (last - total).exp()[..., None]).transpose(-1, -2)
     kept = last.exp()[..., None]
-    state, out = state.unflatten(1, (groups, -1)), torch.empty_like(fresh)
-    for i in range(fresh.shape[1]):
-        update = fresh[:, i] - weight[:, i] @ state
-        out[:, i] = query[:, i] @ state + scores[:, i] @ update
-        state = state * kept[:, i] + carried[:, i] @ update
+    state, out = _scan(state.unflatten(1, (groups, -1)), (fresh, weight, query, scores, kept, carried))
     flat = out.movedim(4, 2).reshape(batch, -1, heads, values)
     return flat[:, :tokens], state.flatten(1, 2)
+
+
+@host_loop
+def _scan(state: Tensor, chunks: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """The state after the last chunk, and the outputs of all."""
+    out = torch.empty_like(chunks[0])
+    for i in range(out.shape[1]):
+        state, out[:, i] = _advance(state, *(tensor[:, i] for tensor in chunks))
+    return state, out
+
+
+def _advance(
+    state: Tensor,
+    fresh: Tensor,
+    weight: Tensor,
+    query: Tensor,
+    scores: Tensor,
+    kept: Tensor,
+    carried: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """The state after one chunk, and its outputs."""
+    update = fresh - weight @ state
+    return state * kept + carried @ update, query @ state + scores @ update
 
 
 def _chunked(tensor: Tensor, groups: int) -> Tensor:

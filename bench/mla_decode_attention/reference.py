@@ -18,6 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from atrex.problem import Draw, Expected, Init, Input, Source, expand
 from atrex.records import Cost, Shape
+from bench.alignment import aligned
 from bench.attention_forward.softmax import packed_attention
 
 _SMALL = 1 << 18
@@ -78,10 +79,10 @@ def reference(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Unequal sequences are padded with zeros and masked, a chunk at a time to bound memory; production cases
     have equal ones.
     """
-    q, cache, rank = inputs["q"], inputs["kv_cache"].squeeze(1), init["kv_lora_rank"]
+    q, cache, rank = aligned(inputs["q"]), inputs["kv_cache"].squeeze(1), init["kv_lora_rank"]
     lens = inputs["seq_lens"].tolist()
     if len(set(lens)) <= 1:
-        kv = cache.unflatten(0, (len(lens), lens[0] if lens else 1))[:, None]
+        kv = aligned(cache).unflatten(0, (len(lens), lens[0] if lens else 1))[:, None]
         return {"out": F.scaled_dot_product_attention(q[:, None], kv, kv[..., :rank])[:, 0]}
     step = max(1, _PADDED // (max(lens) * q.shape[2]))
     rows, parts = cache.split(lens), list[Tensor]()
