@@ -172,7 +172,7 @@ def _kinds(candidate: Candidate, cases: Sequence[Case]) -> list[Shape]:
 
 
 def _warm(session: Session, shapes: Sequence[Shape], stop: Callable[[], bool]) -> None:
-    """One call on each shape, unless one takes too long; afterwards the device's memory is the others' again."""
+    """One call on each shape, unless one takes too long; then the device's memory is the others' again."""
     for shape in shapes:
         if stop():
             break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 _BYTES = 16  # of a vector load
@@ -15,4 +16,6 @@ def aligned(tensor: Tensor) -> Tensor:
     """
     unit = _BYTES // tensor.element_size()
     steps = (tensor.storage_offset(), *tensor.stride()[:-1])
-    return tensor.contiguous() if any(step % unit for step in steps) else tensor
+    return (
+        tensor.clone(memory_format=torch.contiguous_format) if any(step % unit for step in steps) else tensor
+    )
