@@ -82,6 +82,19 @@ class InputTensor(Record):
         return self
 
 
+Family = Literal[
+    "elementwise",
+    "reduction",
+    "gemm",
+    "attention",
+    "moe",
+    "routing",
+    "quantisation",
+    "scan",
+    "scatter",
+]  # what the calibration of the gates is reported by
+
+
 class OutputTensor(Record):
     """A tensor that `Model.forward` returns; what it does not say of its errors is the contract's.
 
@@ -142,6 +155,7 @@ class ProblemSpec(Record):
 
     schema_version: Literal[1]
     operator: str
+    family: Family | None = None  # None: of a kernel from elsewhere, unknown
     aliases: tuple[str, ...] = ()
     summary: str
     init: dict[str, InitSpec] = {}

@@ -1,7 +1,7 @@
-"""Calibrate the gates of rms_norm on kernels that are known to be wrong, and on kernels known to be right.
+"""Calibrate the gates on kernels that are known to be wrong, and on kernels known to be right.
 
-    python benchmarks/calibration.py --device cpu --output docs/results/cpu-rms_norm-calibration.md
-    python benchmarks/calibration.py --device cuda --only mutants
+    python benchmarks/calibration.py --device cpu --op rms_norm --output calibration.md
+    python benchmarks/calibration.py --device cuda --only mutants --jobs 6
 
 A mutant is one fault that a plain allclose on production inputs does not see; the first line of its
 docstring names the gate that must. It passes through allclose, through the named gate (a screening, then the
@@ -13,34 +13,43 @@ from __future__ import annotations
 
 import argparse
 import ast
+import multiprocessing
 import platform
+import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Self, get_args
 
 import torch
 
+from agent.bench_plan import spread
 from atrex.candidate import Candidate, load_candidate
+from atrex.contract import Family
 from atrex.gates import GATE_NAMES, GATES
 from atrex.gates.context import GateContext, Level, make_plan
 from atrex.inputs import build_inputs
 from atrex.judge import CandidateFault, Engine, Session, new_seed
-from atrex.problem import Problem
+from atrex.problem import Problem, load_problem
 from atrex.protocol import Call, InputSpec
-from atrex.records import Case, Device, Status, Verdict
+from atrex.records import Case, Device, Shape, Status, Verdict
 from atrex.verify import Verifier, engine_kind, run_gate
 from traces.workload import load_workload
 
 ROOT = Path(__file__).parents[1]
-OPERATOR = "rms_norm"
 DSLS = ("cpp", "triton")
 ATOL, RTOL = 1e-2, 5e-2
-ALLCLOSE_CASES = ("rms_norm-023", "rms_norm-004", "rms_norm-052")  # 65488 x 128, 22100 x 1024, 1688 x 7168
-INTERPRETER_ELEMENTS = 1 << 16  # of an allclose case in Triton's interpreter: its rows are cut
+ALLCLOSE_CASES = 3  # production cases of an operator, spread over all
+MOST_ELEMENTS = {
+    "cuda": 1 << 31,
+    "native": 1 << 25,
+    "interpreter": 1 << 16,
+}  # of an allclose case: rows are cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +57,7 @@ class Specimen:
     """A kernel with a known verdict; its file says which, in its docstring."""
 
     path: Path
+    operator: str
     dsl: str
     gate: str  # the gate that must reject it, or "none"
     only: str  # the one device on which the fault can show, or ""
@@ -56,7 +66,12 @@ class Specimen:
     @property
     def name(self) -> str:
         """Unique within the calibration set."""
-        return f"{self.dsl}/{self.path.stem}"
+        return f"{self.operator}/{self.dsl}/{self.path.stem}"
+
+    @property
+    def family(self) -> str:
+        """What kind of operator it is."""
+        return str(load_problem(self.operator).spec.family)
 
     @property
     def honest(self) -> bool:
@@ -69,7 +84,7 @@ class Specimen:
 
     def candidate(self) -> Candidate:
         """The file as the judge takes it."""
-        return load_candidate(self.path, OPERATOR)
+        return load_candidate(self.path, self.operator)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,24 +107,27 @@ class Finding:
 
 def mutants() -> list[Specimen]:
     """The wrong kernels, by name."""
-    return [specimen for dsl in DSLS for specimen in _specimens(ROOT / "tests/mutants" / OPERATOR / dsl, dsl)]
+    return _specimens(ROOT / "tests/mutants")
 
 
 def honest_kernels() -> list[Specimen]:
     """The controls, and the kernels that the knowledge base ships."""
-    found = [specimen for dsl in DSLS for specimen in _specimens(ROOT / "tests/honest" / OPERATOR / dsl, dsl)]
-    for dsl in DSLS:
-        paths = sorted((ROOT / "knowledge/kernels" / dsl / OPERATOR).glob("*.py"))
-        found += [Specimen(path, dsl, "none", "", "Shipped with the knowledge base.") for path in paths]
-    return found
+    shipped = [path for dsl in DSLS for path in sorted((ROOT / "knowledge/kernels" / dsl).glob("*/*.py"))]
+    return _specimens(ROOT / "tests/honest") + [
+        Specimen(path, path.parent.name, path.parents[1].name, "none", "", "Shipped with the knowledge base.")
+        for path in shipped
+    ]
 
 
-def _specimens(directory: Path, dsl: str) -> list[Specimen]:
-    return [read_specimen(path, dsl) for path in sorted(directory.glob("*.py"))]
+def _specimens(directory: Path) -> list[Specimen]:
+    return [read_specimen(path) for dsl in DSLS for path in sorted(directory.glob(f"*/{dsl}/*.py"))]
 
 
-def read_specimen(path: Path, dsl: str) -> Specimen:
-    """Read the header of a file without running it. Raises ValueError if it is not as it must be."""
+def read_specimen(path: Path) -> Specimen:
+    """Read the header of a file <operator>/<dsl>/<name>.py without running it.
+
+    Raises ValueError if it is not as it must be.
+    """
     lines = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").splitlines()
     gate = lines.pop(0).removeprefix("gate: ") if lines and lines[0].startswith("gate: ") else ""
     only = lines.pop(0).removeprefix("only: ") if lines and lines[0].startswith("only: ") else ""
@@ -120,24 +138,22 @@ def read_specimen(path: Path, dsl: str) -> Specimen:
     what = " ".join(line.strip() for line in lines).strip()
     if not what.endswith("."):
         raise ValueError(f"{path}: the docstring must say in a sentence what is wrong")
-    return Specimen(path, dsl, gate, only, what)
+    return Specimen(path, path.parents[1].name, path.parent.name, gate, only, what)
 
 
-def allclose_accepts(session: Session, case: Case, rows: int | None = None) -> bool:
+def allclose_accepts(session: Session, shape: Shape) -> bool:
     """The usual check: one call on fresh production inputs, compared with eager PyTorch.
 
-    `rows` cuts the case's token_count. Raises CandidateFault where the call fails.
+    Raises CandidateFault where the call fails.
     """
     problem = session.problem
-    shape = problem.shape(case)
-    if rows is not None:
-        shape = problem.resize(shape, token_count=min(shape.dims["token_count"], rows))
     spec = InputSpec(shape=shape, seed=new_seed())
     # With the inputs delivered too, there is room for a result wider than the declared one.
     outcome = session.run(Call(inputs=spec, deliver_inputs=True))[0]
     inputs, _ = build_inputs(problem, spec, session.engine.torch_device)
     return all(
         name in outcome.outputs
+        and outcome.outputs[name].shape == expected.shape
         and torch.allclose(outcome.outputs[name].float(), expected.float(), rtol=RTOL, atol=ATOL)
         for name, expected in problem.reference(shape, inputs).items()
     )
@@ -147,7 +163,6 @@ class Calibration:
     """Examines specimens with one engine; a context manager."""
 
     def __init__(self, device: Device) -> None:
-        self.cases = load_workload().cases(OPERATOR)
         self.engine = Engine(device)
         self.verifier = Verifier(self.engine)
 
@@ -174,14 +189,15 @@ class Calibration:
     def _honest(self, candidate: Candidate) -> tuple[str, None, Verdict | None]:
         with self.engine.session(candidate) as session:
             allclose = self._allclose(session)
-        judgement = self.verifier.judge(candidate, self.cases, level="full", keep_going=True)
+        cases = cases_of(candidate.operator)
+        judgement = self.verifier.judge(candidate, cases, level="full", keep_going=True)
         wrong = (verdict for verdict in judgement.verdicts if verdict.status is not Status.PASS)
         return allclose, None, next(wrong, None)
 
     def _mutant(self, candidate: Candidate, gate: str) -> tuple[str, Verdict, Verdict | None]:
         with ExitStack() as stack:
             session = stack.enter_context(self.engine.session(candidate))
-            judge = self._judge(session, stack)
+            judge = self.gate_of(session, stack)
             allclose = self._allclose(session)
             named = judge(gate, "screen")
             if named.status is not Status.FAIL:
@@ -193,18 +209,18 @@ class Calibration:
         return allclose, named, None
 
     def _allclose(self, session: Session) -> str:
-        chosen = [case for case in self.cases if case.id in ALLCLOSE_CASES]
-        interpreted = engine_kind(self.engine, session.candidate) == "interpreter"
+        kind = engine_kind(self.engine, session.candidate)
         try:
-            for case in chosen:
-                rows = rows_to_run(session.problem, case) if interpreted else None
-                if not allclose_accepts(session, case, rows):
+            for case in spread(cases_of(session.candidate.operator), ALLCLOSE_CASES):
+                if not allclose_accepts(session, cut(session.problem, case, MOST_ELEMENTS[kind])):
                     return "rejects"
         except CandidateFault as fault:
             return fault.kind.value
         return "accepts"
 
-    def _judge(self, session: Session, stack: ExitStack) -> Callable[[str, Level], Verdict]:
+    def gate_of(
+        self, session: Session, stack: ExitStack, factor: float = 1.0
+    ) -> Callable[[str, Level], Verdict]:
         """A function that runs one gate in this session: a worker a mutant is enough."""
         gates = {gate.name: gate for gate in GATES}
         kind = engine_kind(self.engine, session.candidate)
@@ -214,38 +230,50 @@ class Calibration:
                 gate=gate,
                 session=session,
                 problem=session.problem,
-                cases=self.cases,
+                cases=cases_of(session.candidate.operator),
                 plan=make_plan(level, kind),
                 seed=new_seed(),
                 command="atrex verify",
                 sanitized=lambda: stack.enter_context(self.verifier.sanitizing().session(session.candidate)),
+                factor=factor,
             )
             return run_gate(gates[gate], context)
 
         return judge
 
 
-def rows_to_run(problem: Problem, case: Case) -> int:
-    """Rows that the interpreter is asked for in an allclose case."""
-    return max(1, INTERPRETER_ELEMENTS // problem.shape(case).dims["hidden_size"])
+def cases_of(operator: str) -> tuple[Case, ...]:
+    return load_workload(operators=[operator]).cases(operator)
 
 
-def report(findings: Sequence[Finding], device: str) -> str:
+def cut(problem: Problem, case: Case, most: int) -> Shape:
+    """A production shape with as many rows as have `most` elements; where not even one is, reduced in all."""
+    shape = problem.shape(case)
+    if problem.rows is not None:
+        rows = max(1, min(shape.dims[problem.rows], most // problem.width(shape)))
+        shape = problem.resize(shape, **{problem.rows: rows})
+    return shape if problem.elements(shape) <= most else problem.shape(problem.small(case))
+
+
+def report(findings: Sequence[Finding], device: str, command: str) -> str:
     """The findings as a Markdown page."""
     wrong = [finding for finding in findings if not finding.specimen.honest]
     right = [finding for finding in findings if finding.specimen.honest]
     hardware = torch.cuda.get_device_name() if device == "cuda" else f"CPU ({platform.machine()})"
     lines = [
-        f"# Calibration of the gates: {OPERATOR} on {device}",
+        f"# Calibration of the gates on {device}",
         "",
-        f"`python benchmarks/calibration.py --device {device}` on {hardware}, torch {torch.__version__}, "
-        f"{time.strftime('%Y-%m-%d')}; {sum(finding.seconds for finding in findings):.0f} s.",
+        f"`{command}` on {hardware}, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}; "
+        f"{sum(finding.seconds for finding in findings):.0f} s of work.",
         "",
         f"- Mutants rejected by the gate they name: **{_count(wrong)}**",
-        f"- Mutants that `allclose(atol={ATOL:g}, rtol={RTOL:g})` accepts on {len(ALLCLOSE_CASES)} "
-        f"production cases (the interpreter: on their first rows): "
-        f"**{sum(finding.allclose == 'accepts' for finding in wrong)} of {len(wrong)}**",
+        f"- Mutants that `allclose(atol={ATOL:g}, rtol={RTOL:g})` accepts on {ALLCLOSE_CASES} production "
+        f"cases (cut to what the engine computes): **{_accepted(wrong)} of {len(wrong)}**",
         f"- Honest kernels accepted by all gates: **{_count(right)}**",
+        "",
+        "| family | mutants, by the gate they name | accepted by allclose | gates covered | honest kernels |",
+        "|---|---|---|---|---|",
+        *(_family_row(family, wrong, right) for family in get_args(Family)),
         "",
     ]
     if wrong:
@@ -272,6 +300,16 @@ def _count(findings: Sequence[Finding]) -> str:
     return f"{sum(finding.right for finding in findings)} of {len(findings)}"
 
 
+def _accepted(findings: Sequence[Finding]) -> int:
+    return sum(finding.allclose == "accepts" for finding in findings)
+
+
+def _family_row(family: str, wrong: Sequence[Finding], right: Sequence[Finding]) -> str:
+    mutants, controls = ([f for f in found if f.specimen.family == family] for found in (wrong, right))
+    gates = {finding.specimen.gate for finding in mutants}
+    return _row(family, _count(mutants), str(_accepted(mutants)), str(len(gates)), _count(controls))
+
+
 def _mutant_row(finding: Finding) -> str:
     specimen, named = finding.specimen, finding.named
     verdict = f"{named.status.value} {named.reason[:100]}".strip() if named else ""
@@ -291,28 +329,44 @@ def _row(*cells: str) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 
+_calibrations: list[Calibration] = []  # of this process of the pool: one engine serves all its specimens
+
+
+def _examine(specimen: Specimen, device: Device) -> Finding:
+    if not _calibrations:
+        _calibrations.append(Calibration(device))
+        # A pool's processes end without atexit.
+        Finalize(None, _calibrations[0].__exit__, exitpriority=10)
+    return _calibrations[0].examine(specimen)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the calibration; the exit status says whether every verdict is the known one."""
-    parser = argparse.ArgumentParser(description="Calibrate the gates of rms_norm.")
+    parser = argparse.ArgumentParser(description="Calibrate the gates.")
     parser.add_argument("--device", choices=get_args(Device), default="cpu")
+    parser.add_argument("--op", action="append", help="only this operator; repeatable")
     parser.add_argument("--only", choices=("mutants", "honest"), help="half of the set")
     parser.add_argument("--match", default="", help="only the specimens whose name contains this")
+    parser.add_argument("--jobs", type=int, default=1, help="specimens examined at a time")
     parser.add_argument("--output", type=Path, help="write the Markdown page here instead of printing it")
     options = parser.parse_args(arguments)
     chosen = [] if options.only == "honest" else mutants()
     chosen += [] if options.only == "mutants" else honest_kernels()
-    findings: list[Finding] = []
-    with Calibration(options.device) as calibration:
-        for specimen in chosen:
-            if specimen.runs_on(options.device) and options.match in specimen.name:
-                findings.append(calibration.examine(specimen))
-                _progress(findings[-1])
-    page = report(findings, options.device)
-    if options.output:
-        options.output.write_text(page, encoding="utf-8")
-    else:
-        print(page)
-    return 0 if all(finding.right for finding in findings) else 1
+    chosen = [s for s in chosen if s.runs_on(options.device) and options.match in s.name]
+    chosen = [s for s in chosen if not options.op or s.operator in options.op]
+    command = shlex.join(["python", "benchmarks/calibration.py", *(arguments or sys.argv[1:])])
+    found: list[Finding] = []
+    with ProcessPoolExecutor(options.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for future in as_completed([pool.submit(_examine, s, options.device) for s in chosen]):
+            found.append(future.result())
+            _progress(found[-1])
+            findings = sorted(found, key=lambda one: one.specimen.name)
+            page = report(findings, options.device, command)
+            if options.output:  # after each: a run that is cut off keeps what it saw
+                options.output.write_text(page, encoding="utf-8")
+    if not options.output:
+        print(report(found, options.device, command))
+    return 0 if all(finding.right for finding in found) else 1
 
 
 def _progress(finding: Finding) -> None:

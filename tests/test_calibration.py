@@ -17,6 +17,7 @@ import torch
 from atrex.gates import GATE_NAMES
 from atrex.gates.context import Level
 from atrex.judge import Engine
+from atrex.problem import load_problem
 from atrex.records import Device, Judgement, Status, Verdict
 from atrex.verify import Verifier
 from traces.workload import load_workload
@@ -26,6 +27,7 @@ calibration: Any = importlib.import_module("calibration")
 
 MUTANTS = calibration.mutants()
 HONEST = calibration.honest_kernels()
+PROBLEM = load_problem("rms_norm")
 CASES = load_workload().cases("rms_norm")
 FEW = [case for case in CASES if case.id in ("rms_norm-015", "rms_norm-006", "rms_norm-048")]  # 3 widths
 
@@ -36,18 +38,18 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 # One for each gate, quick enough to be looked at in every run of the suite.
 REPRESENTATIVES = (
-    "cpp/returns_fp32",
-    "triton/falls_back",
-    "cpp/skips_pruned",
-    "cpp/weight_widened_once",
-    "triton/eps_outside_root",
-    "cpp/bf16_squares",
-    "cpp/nan_swallowed",
-    "triton/row_stride_ignored",
-    "cpp/stochastic_rounding",
-    "triton/reads_next_row",
-    "cpp/double_rounding",
-    "cpp/tail_not_processed",
+    "rms_norm/cpp/returns_fp32",
+    "rms_norm/triton/falls_back",
+    "rms_norm/cpp/skips_pruned",
+    "rms_norm/cpp/weight_widened_once",
+    "rms_norm/triton/eps_outside_root",
+    "rms_norm/cpp/bf16_squares",
+    "rms_norm/cpp/nan_swallowed",
+    "rms_norm/triton/row_stride_ignored",
+    "rms_norm/cpp/stochastic_rounding",
+    "rms_norm/triton/reads_next_row",
+    "rms_norm/cpp/double_rounding",
+    "rms_norm/cpp/tail_not_processed",
 )
 
 
@@ -79,8 +81,9 @@ def _verifier(device: Device) -> Iterator[Verifier]:
         verifier.close()
 
 
-def judge(verifier: Verifier, specimen: Any, *gates: str, level: Level, cases: Any = CASES) -> Judgement:
+def judge(verifier: Verifier, specimen: Any, *gates: str, level: Level, cases: Any = None) -> Judgement:
     candidate = specimen.candidate()
+    cases = cases or load_workload(operators=[specimen.operator]).cases(specimen.operator)
     try:
         return verifier.judge(candidate, cases, level=level, gates=gates or GATE_NAMES, keep_going=True)
     finally:
@@ -109,7 +112,8 @@ def require_acceptance(judgement: Judgement) -> None:
 
 
 def test_every_gate_has_a_mutant_in_both_languages_on_a_cpu() -> None:
-    covered = {(mutant.dsl, mutant.gate) for mutant in MUTANTS if mutant.runs_on("cpu")}
+    ours = [mutant for mutant in MUTANTS if mutant.operator == PROBLEM.operator]
+    covered = {(mutant.dsl, mutant.gate) for mutant in ours if mutant.runs_on("cpu")}
     assert covered == {(dsl, gate) for dsl in ("cpp", "triton") for gate in GATE_NAMES}
 
 
@@ -146,19 +150,19 @@ def test_a_bad_header_is_named(tmp_path: Path, docstring: str, complaint: str) -
     path = tmp_path / "mutant.py"
     path.write_text(f'"""{docstring}"""\n')
     with pytest.raises(ValueError, match=complaint):
-        calibration.read_specimen(path, "cpp")
+        calibration.read_specimen(path)
 
 
 # -- a look at it, in every run --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mutant", [pytest.param(m, id=m.name) for m in MUTANTS if m.runs_on("cpu")])
+@pytest.mark.parametrize("mutant", specimens([m for m in MUTANTS if m.operator == "rms_norm"], "cpu"))
 def test_allclose_accepts(cpu: Verifier, mutant: Any) -> None:
     """The faults are real ones: the usual check on production inputs does not see them."""
-    case = next(case for case in CASES if case.id == "rms_norm-048")  # 53 x 7168, cut to 9 rows
+    case = next(case for case in CASES if case.id == "rms_norm-048")  # 53 x 7168
     candidate = mutant.candidate()
     with cpu.engine.session(candidate) as session:
-        assert calibration.allclose_accepts(session, case, rows=9)
+        assert calibration.allclose_accepts(session, PROBLEM.resize(PROBLEM.shape(case), token_count=9))
     cpu.engine.forget(candidate)
 
 
@@ -171,7 +175,7 @@ def test_a_screening_rejects(cpu: Verifier, name: str) -> None:
 
 def test_a_screening_accepts_what_the_mutants_differ_from(cpu: Verifier) -> None:
     """The same gates on the same cases pass the C++ kernel that the mutants were made of."""
-    control = next(kernel for kernel in HONEST if kernel.name == "cpp/scalar")
+    control = next(kernel for kernel in HONEST if kernel.name == "rms_norm/cpp/scalar")
     require_acceptance(judge(cpu, control, level="screen", cases=FEW))
 
 

@@ -102,6 +102,7 @@ class GateContext:
     sanitized: Callable[
         [], Session
     ]  # a session whose memory accesses are checked; may raise EnvironmentProblem
+    factor: float = 1.0  # of every error bound; other than 1 only to see what hangs on the bounds
     metrics: dict[str, Scalar] = field(default_factory=dict)
     dice: random.Random = field(init=False)
 
@@ -236,7 +237,9 @@ class GateContext:
     def require_accurate(self, spec: InputSpec, outputs: dict[str, Tensor], what: str = "") -> None:
         """Every output right as its declaration says. Raises Rejection or Undecided."""
         try:
-            found, metrics = judge_outputs(self.problem, spec.shape, self.inputs(spec), outputs)
+            found, metrics = judge_outputs(
+                self.problem, spec.shape, self.inputs(spec), outputs, factor=self.factor
+            )
         except IllConditionedError as error:
             reason = f"{spec.label() or 'production inputs'}: {error}"
             raise Undecided(Status.INCONCLUSIVE, reason) from None
