@@ -58,9 +58,9 @@ def main() -> int:
     lines = [
         "# Verdicts with every error bound times a factor",
         "",
-        f"`{command}`, {time.strftime('%Y-%m-%d')}, torch {torch.__version__}. g of docs/gates.md is scaled, the "
-        "rounding of the output is not. The first gate with a bound that rejects at a screening (a mutant's own "
-        "gate is asked first); –: none.",
+        f"`{command}`, {time.strftime('%Y-%m-%d')}, torch {torch.__version__}. Scaled is the "
+        "g of docs/gates.md, not the output's own rounding. In the table: the first gate with a bound that rejects at "
+        "a screening (a mutant's own gate is asked first); –: none.",
         "",
         "| specimen | must be | " + " | ".join(f"× {factor:g}" for factor in FACTORS) + " |",
         "|---" * (len(FACTORS) + 2) + "|",
