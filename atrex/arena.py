@@ -69,7 +69,8 @@ class ArenaWriter:
         offset, self._next = self._next, self._next + padded(size)
         if size:
             target = torch.frombuffer(self._map, dtype=torch.uint8, count=size, offset=offset)
-            target.copy_(bits(tensor.detach()).view(-1).view(torch.uint8))
+            raw = bits(tensor.detach())  # contiguous, yet of any stride where an extent is 1
+            target.copy_(raw.as_strided((raw.numel(),), (1,)).view(torch.uint8))
         return offset
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from atrex.commands.audit_app import audit
 from atrex.errors import AtrexError
 
 DeviceOption = Literal["auto", "cpu", "cuda"]
@@ -33,6 +34,7 @@ app = typer.Typer(
 )
 knowledge_app = typer.Typer(no_args_is_help=True, help="Search, extend and evaluate the knowledge base.")
 app.add_typer(knowledge_app, name="knowledge")
+app.command()(audit)
 
 
 @app.command()
@@ -103,7 +105,16 @@ def bench(
 @app.command()
 def verify(
     file: File,
-    op: Operator,
+    op: Annotated[str | None, typer.Option("--op", help="operator, in any spelling")] = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="instead of --op: any PyTorch reference with example inputs")
+    ] = None,
+    contract: Annotated[
+        Path | None, typer.Option(help="with --reference: an edited contract [default: inferred]")
+    ] = None,
+    print_contract: Annotated[
+        bool, typer.Option("--print-contract", help="with --reference: print the contract, judge nothing")
+    ] = False,
     device: Device = "auto",
     dsl: Annotated[
         Literal["torch", "triton", "gluon", "cuda", "cpp"] | None,
@@ -123,11 +134,14 @@ def verify(
     json: Json = False,
 ) -> None:
     """Run the gates on any file written to the candidate contract."""
-    from atrex.commands.judging import verify as run
+    from atrex.commands.foreign import verify_either as run
 
     run(
         file,
         op,
+        reference,
+        contract,
+        print_contract=print_contract,
         device=device,
         dsl=dsl,
         workload=workload,

@@ -147,6 +147,7 @@ class Contract(Record):
     updates: dict[str, str] = {}  # input that may be updated in place -> output that may alias it
     layouts: LayoutContract = LayoutContract()
     may_be_unsupported: tuple[str, ...] = ()
+    gradients: tuple[str, ...] = ()  # inputs by which the operator can be differentiated
     relations: tuple[RowPermutation | PowerOfTwo, ...] = ()
 
 
@@ -185,7 +186,7 @@ class ProblemSpec(Record):
         named |= {init.dim for init in self.init.values()} | set(self.buckets)
         if unknown := sorted(str(dim) for dim in named - {None} - known):
             raise ValueError(f"the dimension {unknown[0]!r} is neither under dims nor under derived")
-        inputs = {*self.contract.specials, *self.contract.updates}
+        inputs = {*self.contract.specials, *self.contract.updates, *self.contract.gradients}
         if unknown := sorted(inputs - set(self.inputs)):
             raise ValueError(f"the contract names the unknown input {unknown[0]!r}")
         if unknown := sorted(set(self.contract.updates.values()) - set(self.outputs)):

@@ -7,6 +7,10 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+import psutil
+
+from atrex.records import Device
+
 _ALLOWED = re.compile(
     r"PATH|LANG|LANGUAGE|LC_\w+|TZ|TERM|LD_LIBRARY_PATH|LIBRARY_PATH|CPATH|C_INCLUDE_PATH|CPLUS_INCLUDE_PATH|"
     r"CC|CXX|CUDAHOSTCXX|CUDA_\w+|NVIDIA_\w+|NVCC_\w+|VIRTUAL_ENV|PYTHONPATH|PYTHONHASHSEED|"
@@ -39,3 +43,14 @@ def scratch_variables(scratch: Path) -> dict[str, str]:
         "CUDA_CACHE_PATH": "cuda",
     }
     return {"HOME": str(scratch), **{name: str(scratch / folder) for name, folder in below.items()}}
+
+
+def compiler_caches(scratch: Path) -> dict[str, str]:
+    """Where our C++ compiler keeps what it built, for the candidate's next worker; Inductor stays serial."""
+    return {"ATREX_CACHE_DIR": str(scratch / "cache"), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+
+
+def memory_limit(device: Device) -> int:
+    """Bytes of host memory a worker may hold: most of what is free now."""
+    free = int(psutil.virtual_memory().available)
+    return int(free * (0.6 if device == "cpu" else 0.8))

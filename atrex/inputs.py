@@ -146,11 +146,22 @@ def negations(
     ours = problem.row_inputs()
     edits = list[Edit]()
     for name, tensor in problem.spec.inputs.items():
-        extent = problem.tensor_shape(tensor, shape)[0]
+        extent = next(iter(problem.tensor_shape(tensor, shape)), 0)
         floating = problem.tensor_dtype(tensor, shape).is_floating_point
         if tensor.role == "data" and floating and extent and not tensor.optional:
             at = row if row is not None and name in ours else dice.randrange(extent)
             edits.append(Edit(kind="negate_rows", input=name, at=(at,)))
+    return tuple(edits)
+
+
+def touches(problem: Problem, shape: Shape, dice: random.Random) -> tuple[Edit, ...]:
+    """One element of each floating data input becomes 1: less than who reads a part of it would notice."""
+    edits = list[Edit]()
+    for name, tensor in problem.spec.inputs.items():
+        size = math.prod(problem.tensor_shape(tensor, shape))
+        floating = problem.tensor_dtype(tensor, shape).is_floating_point
+        if tensor.role == "data" and floating and size and not tensor.optional:
+            edits.append(Edit(kind="place", input=name, at=(dice.randrange(size),), values=("one",)))
     return tuple(edits)
 
 

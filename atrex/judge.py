@@ -11,7 +11,8 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -25,6 +26,7 @@ from atrex.arena import Arena, ImpossibleReport, padded
 from atrex.candidate import Candidate
 from atrex.contract import InputTensor, OutputTensor
 from atrex.dsl import cpp
+from atrex.environment import compiler_caches, memory_limit
 from atrex.errors import EnvironmentProblem
 from atrex.problem import Problem, load_problem
 from atrex.process import ForkServer, WorkerDied, WorkerProcess
@@ -48,7 +50,7 @@ class CandidateFault(Exception):
 
 
 class HarnessError(Exception):
-    """The worker failed outside candidate code: nobody's verdict but ours to fix."""
+    """The worker failed outside candidate code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class Timeouts:
 
     load: float = 180.0
     call: float = 60.0
+    interpreted: float = 300.0  # a call in Triton's interpreter
     round: float = 120.0
 
 
@@ -92,7 +95,7 @@ class Engine:
         self.threads = threads or torch.get_num_threads()
         self.sanitize = sanitize
         self.timeouts = timeouts or Timeouts()
-        self.memory_bytes = memory_bytes or _memory_limit(device)
+        self.memory_bytes = memory_bytes or memory_limit(device)
         self.scratch = Path(tempfile.mkdtemp(prefix="atrex-"))
         self.scratch.chmod(0o711)
         (self.scratch / "tmp").mkdir(mode=0o777)  # TMPDIR of the fork server and of compute-sanitizer
@@ -114,19 +117,19 @@ class Engine:
         """Where the judge computes: the same kind of device as the worker, for the same inputs."""
         return torch.device(self.device)
 
-    def session(self, candidate: Candidate) -> Session:
-        """A session with a candidate; the worker starts at the first request."""
-        return Session(self, candidate)
+    def session(self, candidate: Candidate, problem: Problem | None = None) -> Session:
+        """A session with a candidate (of `problem`, if not its operator's); its worker starts when needed."""
+        return Session(self, candidate, problem or load_problem(candidate.operator))
 
     def worker(self, candidate: Candidate) -> WorkerProcess:
         """A fresh sandboxed process in the candidate's own scratch directory."""
-        return self._spawn(ENTRY, self.scratch / candidate.id[:16])
+        return self.process(ENTRY, candidate.id[:16])
 
     def check_cuda(self) -> None:
         """Try, once, whether a worker without any candidate can use the GPU. Raises EnvironmentProblem."""
         if self._cuda_works:
             return
-        with self._spawn("atrex.worker:canary", self.scratch / "canary") as worker:
+        with self.process("atrex.worker:canary", "canary") as worker:
             try:
                 worker.request({}, timeout=self.timeouts.load)
             except WorkerDied as died:
@@ -134,17 +137,19 @@ class Engine:
                 raise EnvironmentProblem(f"CUDA does not work in a worker: {said[0]}") from None
         self._cuda_works = True
 
-    def _spawn(self, entry: str, scratch: Path) -> WorkerProcess:
+    def process(self, entry: str, name: str) -> WorkerProcess:
+        """A fresh sandboxed process for untrusted code, in a scratch directory of this name."""
+        scratch = self.scratch / name
         scratch.mkdir(exist_ok=True)
         # Precompiled headers of a compiler take a hundred megabytes; all of scratch is bounded besides.
         limits = Limits(memory_bytes=self.memory_bytes, file_bytes=1 << 30)
         cuda = self.device == "cuda"
         policy = SandboxPolicy(scratch, limits, cuda=cuda, instrumented=cuda and self.sanitize)
-        return self._fork_server().spawn(entry, policy, environment=_caches(scratch))
+        return self._fork_server().spawn(entry, policy, environment=compiler_caches(scratch))
 
     def _fork_server(self) -> ForkServer:
         if self._server is None:
-            triton = ("triton",) if _has_triton() else ()
+            triton = ("triton",) if find_spec("triton") else ()
             environment = scrubbed_environment(self.scratch, self._server_environment())
             wrapper = self._wrapper()
             self._server = ForkServer(preload=(*_PRELOAD, *triton), environment=environment, wrapper=wrapper)
@@ -220,12 +225,9 @@ class Session:
 
     engine: Engine
     candidate: Candidate
-    problem: Problem = field(init=False)
+    problem: Problem
     _worker: WorkerProcess | None = None
     _arena: Arena | None = None
-
-    def __post_init__(self) -> None:
-        self.problem = load_problem(self.candidate.operator)
 
     def __enter__(self) -> Self:
         return self
@@ -234,6 +236,12 @@ class Session:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def _patience(self) -> float:
+        """Seconds for one call: of Triton's interpreter a busy machine makes minutes."""
+        interpreted = self.engine.device == "cpu" and self.candidate.dsl in ("triton", "gluon")
+        return self.engine.timeouts.interpreted if interpreted else self.engine.timeouts.call
 
     def load(self) -> None:
         """Start the worker and import the candidate. Raises CandidateFault."""
@@ -246,6 +254,7 @@ class Session:
             source=self.candidate.source,
             device=self.engine.device,
             threads=self.engine.threads,
+            foreign=self.problem.foreign,
         )
         try:
             self._exchange(request, self.engine.timeouts.load)
@@ -257,7 +266,7 @@ class Session:
     def run(self, *calls: protocol.Call) -> list[Outcome]:
         """Call the candidate; one outcome a call. Raises CandidateFault."""
         arena = self._memory(sum(self._call_bytes(call) for call in calls))
-        reply = self._request(protocol.Run(calls=calls), self.engine.timeouts.call * len(calls), arena)
+        reply = self._request(protocol.Run(calls=calls), self._patience * len(calls), arena)
         if len(reply.calls) != len(calls):
             raise self._broke("it answered another number of calls than were asked for")
         return [self._outcome(report, arena) for report in reply.calls]
@@ -265,12 +274,12 @@ class Session:
     def fetch(self, start: int, stop: int) -> dict[str, Tensor]:
         """Rows [start, stop) of the last call's outputs."""
         arena = self._memory(_FETCH_BYTES)
-        reply = self._request(protocol.Fetch(start=start, stop=stop), self.engine.timeouts.call, arena)
+        reply = self._request(protocol.Fetch(start=start, stop=stop), self._patience, arena)
         return self._outcome(reply.calls[0], arena).outputs if reply.calls else {}
 
     def trace(self, spec: protocol.InputSpec) -> tuple[protocol.LaunchReport, ...]:
         """Operations and kernels of one call."""
-        return self._request(protocol.Trace(inputs=spec), self.engine.timeouts.call).launches
+        return self._request(protocol.Trace(inputs=spec), self._patience).launches
 
     def prepare(self, request: protocol.Prepare) -> protocol.Reply:
         """Set one case up for timing."""
@@ -286,14 +295,14 @@ class Session:
     def keep(self, index: int, nbytes: int) -> Outcome:
         """The output that the last round left for one set."""
         arena = self._memory(nbytes)
-        reply = self._request(protocol.Keep(index=index), self.engine.timeouts.call, arena)
+        reply = self._request(protocol.Keep(index=index), self._patience, arena)
         if len(reply.calls) != 1:
             raise self._broke("it kept no output")
         return self._outcome(reply.calls[0], arena)
 
     def trim(self) -> None:
         """Have the worker give back memory that it only keeps for later."""
-        self._request(protocol.Trim(), self.engine.timeouts.call)
+        self._request(protocol.Trim(), self._patience)
 
     def log_tail(self) -> str:
         """The end of what the worker printed."""
@@ -345,7 +354,7 @@ class Session:
 
     def _fault_of(self, died: WorkerDied) -> CandidateFault:
         """The kind of a death; AddressSanitizer ends the process with a report in its log."""
-        log = self.log_tail()
+        log = self._worker.log_tail(1 << 16) if self._worker else ""  # a report is long
         if self.engine.sanitize and "ERROR: AddressSanitizer" in log:
             lines = [line for line in log.splitlines() if "ERROR: AddressSanitizer" in line]
             return CandidateFault(FaultKind.ILLEGAL_ACCESS, lines[0].split("ERROR: ")[1].split(" at pc")[0])
@@ -360,7 +369,7 @@ class Session:
         total = 0
         if call.deliver:
             total += sum(self._nbytes(tensor, call) for tensor in self.problem.spec.outputs.values())
-        if call.deliver_inputs:
+        if call.deliver_inputs or call.gradients:
             total += sum(self._nbytes(tensor, call) for tensor in self.problem.spec.inputs.values())
         return total
 
@@ -375,25 +384,6 @@ class Session:
         except ImpossibleReport as error:
             raise self._broke(str(error)) from None
         return Outcome(report, outputs, inputs)
-
-
-def _caches(scratch: Path) -> dict[str, str]:
-    """Where our C++ compiler keeps what it built, for the candidate's next worker; Inductor stays serial."""
-    return {"ATREX_CACHE_DIR": str(scratch / "cache"), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-
-
-def _memory_limit(device: Device) -> int:
-    """Bytes of host memory a worker may hold: most of what is free now."""
-    import psutil
-
-    free = int(psutil.virtual_memory().available)
-    return int(free * (0.6 if device == "cpu" else 0.8))
-
-
-def _has_triton() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("triton") is not None
 
 
 def new_seed() -> int:

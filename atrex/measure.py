@@ -19,7 +19,7 @@ import numpy as np
 from atrex import protocol
 from atrex.gates.comparators import IllConditionedError
 from atrex.gates.outputs import judge_outputs
-from atrex.inputs import build_inputs, negations, tile_rows_for, window_spec
+from atrex.inputs import build_inputs, negations, tile_rows_for, touches, window_spec
 from atrex.judge import CandidateFault, Engine, Session, new_seed
 from atrex.problem import Problem
 from atrex.protocol import InputSpec
@@ -258,6 +258,8 @@ def _check_kept(session: Session, problem: Problem, spec: InputSpec, seeds: tupl
         rows, count = count, min(count, _CHECKED_ROWS)
         start = dice.randrange(rows - count + 1)
     edits = negations(problem, spec.shape, dice, row=start + dice.randrange(max(1, count)))
+    if spec.tile_rows is None:
+        edits += touches(problem, spec.shape, dice)
     session.round(1, spoil=True, edits=edits)
     index = dice.randrange(len(seeds))
     ours = spec.model_copy(update={"seed": seeds[index]})

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from atrex.contract import CASE_DTYPE, DTYPES, Contract, InputTensor, OutputTensor, ProblemSpec, parse_spec
 from atrex.errors import UsageError
-from atrex.records import Case, Cost, InitValue, Shape
+from atrex.records import Case, Cost, InitValue, Shape, Status
 
 BENCH = Path(__file__).resolve().parent.parent / "bench"
 
@@ -133,6 +133,21 @@ class Problem:
         return self.spec.contract
 
     @property
+    def argument(self) -> str:
+        """How a command line names this problem."""
+        return str(getattr(self.module, "ARGUMENT", "") or f"--op {self.operator}")
+
+    @property
+    def foreign(self) -> dict[str, Any] | None:
+        """What a worker needs to draw this problem's inputs; None for an operator, which it knows."""
+        return cast("dict[str, Any] | None", getattr(self.module, "PAYLOAD", None))
+
+    @property
+    def unjudged(self) -> Mapping[str, tuple[Status, str]]:
+        """Gates that cannot be judged for this problem: their verdict and its reason."""
+        return cast(Mapping[str, tuple[Status, str]], getattr(self.module, "UNJUDGED", {}))
+
+    @property
     def probes(self) -> Mapping[str, Mapping[str, Source]]:
         """Directed inputs by the gate that uses them and by name."""
         return cast(Mapping[str, Mapping[str, Source]], getattr(self.module, "PROBES", {}))
@@ -157,6 +172,11 @@ class Problem:
     def oracle(self, shape: Shape, inputs: Mapping[str, Tensor]) -> dict[str, Expected]:
         """The result in fp64, with what its error bound is made of."""
         return cast(dict[str, Expected], self.module.oracle(self.full(shape).init, inputs))
+
+    def smooth(self, shape: Shape, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The formula as differentiable PyTorch in the dtype of its inputs, where there are gradients."""
+        module = importlib.import_module(f"bench.{self.operator}.smooth")
+        return cast(dict[str, Tensor], module.smooth(self.full(shape).init, inputs))
 
     def cost(self, shape: Shape) -> Cost:
         """Semantic work and the fewest bytes that must move."""

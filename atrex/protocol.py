@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from atrex.contract import LayoutKind
 from atrex.records import Device, FaultKind, Record, Shape
@@ -59,6 +59,15 @@ class Load(Record):
     device: Device
     threads: int
     memory_fraction: float = 0.6
+    foreign: dict[str, Any] | None = None  # an atrex.foreign.spec.ForeignProblem; None: the operator's own
+
+
+class GradientRequest(Record):
+    """Which gradients a call is to give instead of its outputs, of outputs that weigh N(0, scale)."""
+
+    inputs: tuple[str, ...]
+    seed: int
+    scale: float = 1.0
 
 
 class Call(Record):
@@ -74,6 +83,7 @@ class Call(Record):
     side_stream: bool = False  # CUDA: call on another stream, and read without device synchronisation
     deliver: bool = True  # send the outputs at once; otherwise they wait for `Fetch`
     deliver_inputs: bool = False  # send the inputs as they are after the call
+    gradients: GradientRequest | None = None  # send these, by the name of the input
 
 
 class Run(Record):

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from atrex.candidate import Candidate
 from atrex.errors import UsageError
-from atrex.gates import GATE_NAMES, GATES, Gate
+from atrex.gates import GATE_NAMES, Gate, gates_for
 from atrex.gates.context import EngineKind, GateContext, Level, Rejection, Undecided, make_plan
 from atrex.judge import Engine, Session, new_seed
-from atrex.problem import load_problem
+from atrex.problem import Problem, load_problem
 from atrex.records import Case, FaultKind, Judgement, Status, Verdict
 
 Progress = Callable[[Verdict], None]
@@ -37,19 +37,25 @@ class Verifier:
         seed: int | None = None,
         keep_going: bool = False,
         path: Path | None = None,
+        problem: Problem | None = None,
         progress: Progress = lambda verdict: None,
     ) -> Judgement:
         """Run the gates, cheapest first, until one fails (or all with `keep_going`).
 
+        `problem`: what to hold the candidate against, if not the problem of its operator.
+
         Raises UsageError for an unknown gate. Never raises for anything a candidate does.
         """
-        if unknown := set(gates) - set(GATE_NAMES):
-            raise UsageError(f"unknown gate {sorted(unknown)[0]!r}; known: {', '.join(GATE_NAMES)}")
+        problem = problem or load_problem(candidate.operator)
+        own = {gate.name: gate for gate in gates_for(problem)}
+        if unknown := set(gates) - set(own):
+            raise UsageError(f"unknown gate {sorted(unknown)[0]!r}; known: {', '.join(own)}")
+        whole = set(gates) >= set(GATE_NAMES)
         seed = new_seed() if seed is None else seed
         started = time.monotonic()
         verdicts = list[Verdict]()
-        with _Sessions(self, candidate) as sessions:
-            for gate in (gate for gate in GATES if gate.name in gates):
+        with _Sessions(self, candidate, problem) as sessions:
+            for gate in (gate for name, gate in own.items() if whole or name in gates):
                 context = self._context(gate, sessions, cases, level, seed, path)
                 verdicts.append(run_gate(gate, context))
                 progress(verdicts[-1])
@@ -57,14 +63,13 @@ class Verifier:
                 unusable = gate.name == "interface" and verdicts[-1].fault is FaultKind.IMPORT
                 if stop or unusable:
                     break
-        problem = load_problem(candidate.operator)
         return Judgement(
             candidate=candidate.id,
             operator=candidate.operator,
             device=self.engine.device,
-            level=level if set(gates) == set(GATE_NAMES) else "partial",
+            level=level if whole else "partial",
             seed=seed,
-            required=GATE_NAMES,
+            required=tuple(own),
             may_be_unsupported=problem.contract.may_be_unsupported,
             verdicts=tuple(verdicts),
             seconds=round(time.monotonic() - started, 3),
@@ -95,15 +100,16 @@ class Verifier:
     ) -> GateContext:
         candidate = sessions.candidate
         target = shlex.quote(str(path or f"{candidate.id[:16]}.py"))
+        problem = sessions.problem
         device = self.engine.device
         return GateContext(
             gate=gate.name,
             session=sessions.plain,
-            problem=load_problem(candidate.operator),
+            problem=problem,
             cases=cases,
             plan=make_plan(level, engine_kind(self.engine, candidate)),
             seed=seed,
-            command=f"atrex verify {target} --op {candidate.operator} --device {device} --level {level}",
+            command=f"atrex verify {target} {problem.argument} --device {device} --level {level}",
             sanitized=sessions.sanitized,
         )
 
@@ -111,16 +117,17 @@ class Verifier:
 class _Sessions:
     """The sessions of one judgement: a plain one, and on demand a sanitized one."""
 
-    def __init__(self, verifier: Verifier, candidate: Candidate) -> None:
+    def __init__(self, verifier: Verifier, candidate: Candidate, problem: Problem) -> None:
         self.verifier = verifier
         self.candidate = candidate
-        self.plain = verifier.engine.session(candidate)
+        self.problem = problem
+        self.plain = verifier.engine.session(candidate, problem)
         self._checked: Session | None = None
 
     def sanitized(self) -> Session:
         """The session under a sanitizer. Raises EnvironmentProblem."""
         if self._checked is None:
-            self._checked = self.verifier.sanitizing().session(self.candidate)
+            self._checked = self.verifier.sanitizing().session(self.candidate, self.problem)
         return self._checked
 
     def __enter__(self) -> _Sessions:
@@ -144,6 +151,8 @@ def run_gate(gate: Gate, context: GateContext) -> Verdict:
     started = time.monotonic()
     status, reason, witness, fault = Status.PASS, "", None, None
     try:
+        if gate.name in context.problem.unjudged:
+            raise Undecided(*context.problem.unjudged[gate.name])
         gate.run(context)
     except Rejection as rejection:
         status, reason, witness, fault = Status.FAIL, rejection.reason, rejection.witness, rejection.fault

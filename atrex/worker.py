@@ -25,7 +25,10 @@ from torch import Tensor
 from atrex import protocol
 from atrex.arena import ArenaWriter
 from atrex.channel import Channel, ChannelClosed
+from atrex.foreign import entry
+from atrex.gradient import offered, upstream
 from atrex.inputs import Guarded, build_inputs
+from atrex.overlap import overlaps
 from atrex.perturb import Disturbance, FreshAllocations, keep_freed_memory, poison_free_memory
 from atrex.problem import Problem, load_problem
 from atrex.records import FaultKind
@@ -145,7 +148,7 @@ class Worker:
     def load(self, request: protocol.Load) -> protocol.Reply:
         """Import the candidate from a file in the scratch directory, and find its class Model."""
         self.load_request = request
-        self.problem = load_problem(request.operator)
+        self.problem = entry.received(request.foreign) or load_problem(request.operator)
         self.device = torch.device(request.device)
         torch.set_num_threads(request.threads)
         keep_freed_memory()
@@ -155,10 +158,12 @@ class Worker:
             from atrex.dsl import interpreter
 
             interpreter.install()
-        self.module = import_source(request.source, Path(os.environ.get("TMPDIR", ".")))
+        with entry.surroundings(self.problem, self.device):
+            self.module = import_source(request.source, Path(os.environ.get("TMPDIR", ".")))
+        wanted = entry.adapt(self.module, self.problem, self.device) or "class Model(torch.nn.Module)"
         model = getattr(self.module, "Model", None)
         if not (isinstance(model, type) and issubclass(model, torch.nn.Module)):
-            raise CandidateError(FaultKind.IMPORT, "the file defines no class Model(torch.nn.Module)")
+            raise CandidateError(FaultKind.IMPORT, f"the file defines no {wanted}")
         return protocol.Reply()
 
     def model(self, init: Mapping[str, Any], *, fresh: bool = False) -> Any:
@@ -175,6 +180,9 @@ class Worker:
         inputs, guards = self._inputs(call)
         model = self.model(call.inputs.shape.init, fresh=call.fresh_model)
         self.outputs = []
+        if call.gradients is not None:
+            self._differentiate(call, call.gradients, model, inputs)
+            return self._report({}, arena, deliver=True)
         with ExitStack() as stack:
             fresh = self._conditions(call, stack)
             violations = self._address_check(call, stack)
@@ -198,6 +206,18 @@ class Worker:
                 "inputs": tuple(self._send(name, tensor, arena, deliver=True) for name, tensor in after),
             }
         )
+
+    def _differentiate(
+        self, call: protocol.Call, wanted: protocol.GradientRequest, model: Any, inputs: dict[str, Tensor]
+    ) -> None:
+        """Keep gradients of the outputs instead of these; the structure "none" says that they have none."""
+        leaves = {name: inputs[name].detach().requires_grad_() for name in wanted.inputs}
+        above = upstream(self.problem, call.inputs.shape, wanted.seed, self.device)
+        with candidate_code():
+            self._keep(model(**{**inputs, **leaves}))
+            found = offered(dict(self.outputs), above, wanted.scale, leaves)
+            self._synchronize()
+        self.outputs, self.structure = found or [], "none" if found is None else "dict"
 
     def fetch(self, request: protocol.Fetch, arena: ArenaWriter) -> protocol.Reply:
         """Some rows of the last call's outputs."""
@@ -302,29 +322,6 @@ class Worker:
             strided=value.layout == torch.strided,
             requires_grad=value.requires_grad,
         )
-
-
-def overlaps(a: Tensor, b: Any) -> bool:
-    """Whether two tensors share memory; two views of one buffer may lie side by side in it."""
-    if type(b) is not Tensor or a.device != b.device or not (a.numel() and b.numel()):
-        return False
-    (start, stop), (other_start, other_stop) = _span(a), _span(b)
-    if start >= other_stop or other_start >= stop:
-        return False
-    size = a.element_size()
-    distance = b.data_ptr() - a.data_ptr()
-    if b.element_size() != size or distance % size:
-        return True
-    first = min(start, other_start)
-    taken = torch.zeros((max(stop, other_stop) - first) // size, dtype=torch.bool, device=a.device)
-    torch.as_strided(taken, a.shape, a.stride(), (a.data_ptr() - first) // size).fill_(True)
-    return bool(torch.as_strided(taken, b.shape, b.stride(), (b.data_ptr() - first) // size).any())
-
-
-def _span(tensor: Tensor) -> tuple[int, int]:
-    """First address of a tensor's elements, and the one behind its last."""
-    last = sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
 
 
 def import_source(source: str, directory: Path) -> ModuleType:

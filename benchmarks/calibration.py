@@ -191,8 +191,7 @@ class Calibration:
             allclose = self._allclose(session)
         cases = cases_of(candidate.operator)
         judgement = self.verifier.judge(candidate, cases, level="full", keep_going=True)
-        wrong = (verdict for verdict in judgement.verdicts if verdict.status is not Status.PASS)
-        return allclose, None, next(wrong, None)
+        return allclose, None, judgement.blamed
 
     def _mutant(self, candidate: Candidate, gate: str) -> tuple[str, Verdict, Verdict | None]:
         with ExitStack() as stack:

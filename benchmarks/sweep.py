@@ -59,8 +59,8 @@ def main() -> int:
         "# Verdicts with every error bound times a factor",
         "",
         f"`{command}`, {time.strftime('%Y-%m-%d')}, torch {torch.__version__}. Scaled is the "
-        "g of docs/gates.md, not the output's own rounding. In the table: the first gate with a bound that rejects at "
-        "a screening (a mutant's own gate is asked first); –: none.",
+        "g of docs/gates.md, not the output's own rounding. In the table: the first gate with a bound that "
+        "rejects at a screening (a mutant's own gate is asked first); –: none.",
         "",
         "| specimen | must be | " + " | ".join(f"× {factor:g}" for factor in FACTORS) + " |",
         "|---" * (len(FACTORS) + 2) + "|",

@@ -102,10 +102,7 @@ def require_rejection(verdict: Verdict) -> None:
 
 
 def require_acceptance(judgement: Judgement) -> None:
-    wrong = [
-        f"{v.gate} {v.status.value}: {v.reason}" for v in judgement.verdicts if v.status is not Status.PASS
-    ]
-    assert not wrong
+    assert judgement.accepted, judgement.objection
 
 
 # -- the set itself ------------------------------------------------------------------------------------

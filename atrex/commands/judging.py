@@ -82,7 +82,7 @@ def _require_accepted(judgement: Judgement, gates: Sequence[str], path: Path) ->
 
 
 def _timeouts(seconds: float | None) -> Timeouts:
-    return Timeouts() if seconds is None else Timeouts(load=seconds, call=seconds, round=seconds)
+    return Timeouts() if seconds is None else Timeouts(seconds, seconds, seconds, seconds)
 
 
 def measure(

@@ -12,6 +12,7 @@ from atrex.gates import (
     bounds,
     determinism,
     full_write,
+    gradients,
     interface,
     layouts,
     purity,
@@ -20,6 +21,7 @@ from atrex.gates import (
     specials,
 )
 from atrex.gates.context import GateContext
+from atrex.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +52,9 @@ GATES: tuple[Gate, ...] = (
     Gate("shapes", "right off the production grid", False, shapes.run),
 )
 GATE_NAMES = tuple(gate.name for gate in GATES)
+GRADIENTS = Gate("gradients", "each gradient right, linear in what comes from above", False, gradients.run)
+
+
+def gates_for(problem: Problem) -> tuple[Gate, ...]:
+    """The twelve, and a thirteenth where the operator can be differentiated."""
+    return (*GATES, GRADIENTS) if problem.contract.gradients else GATES

@@ -17,7 +17,10 @@ def run(ctx: GateContext) -> None:
             ctx.check(shape)
     for case in chosen:
         shape = problem.shape(case)
-        if ctx.work(shape) > ctx.plan.large_work:
+        heavy = ctx.work(shape) > ctx.plan.large_work
+        if ctx.plan.engine == "interpreter" and problem.rows is None:  # no rows to leave out
+            heavy |= problem.elements(shape) > ctx.plan.called_elements
+        if heavy:
             shape = problem.shape(problem.small(case))
         if problem.rows is not None:
             shape = problem.resize(shape, **{problem.rows: ctx.fit_rows(shape)})

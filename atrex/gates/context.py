@@ -144,9 +144,16 @@ class GateContext:
             full = problem.shape(case)
             key = tuple(sum(full.dims[name] > cut for cut in steps) for name, steps in cuts.items())
             shape = self._reduced(case, full, cuts)
-            if key not in smallest or problem.elements(shape) < problem.elements(smallest[key]):
+            if key not in smallest or self._simpler(shape, smallest[key]):
                 smallest[key] = shape
         return _distinct(smallest.values())
+
+    def _simpler(self, shape: Shape, other: Shape) -> bool:
+        """Fewer elements, but not at the price of rows: of a single one nothing can be told from another."""
+        rows = self.problem.rows
+        few = [-min(each.dims[rows], 5) if rows else 0 for each in (shape, other)]
+        sizes = [self.problem.elements(each) for each in (shape, other)]
+        return (few[0], sizes[0]) < (few[1], sizes[1])
 
     def smallest(self) -> Shape:
         """A shape for what takes many calls: the smallest of the representatives, with a few rows."""
@@ -171,7 +178,11 @@ class GateContext:
     def odd_shapes(self) -> list[Shape]:
         """Shapes whose last tile is never full: those the problem names, else odd extents of all kinds."""
         if named := self.problem.odd():
-            return [shape for shape in named if self.problem.elements(shape) <= self.plan.called_elements]
+            most = self.plan.called_elements
+            if self.plan.level == "full":  # in the interpreter these take seconds each
+                most = max(most, self.plan.judged_elements)
+            fitting = [shape for shape in named if self.problem.elements(shape) <= most]
+            return fitting or [min(named, key=self.problem.elements)]
         base, rows = self.representatives()[0], self.problem.rows
         shapes = list[Shape]()
         for i, extent in enumerate(_ODD):

@@ -6,7 +6,7 @@ import math
 
 from atrex.gates.comparators import bit_mismatch
 from atrex.gates.context import GateContext, Rejection
-from atrex.inputs import build_inputs, negations
+from atrex.inputs import build_inputs, negations, touches
 from atrex.judge import Outcome
 from atrex.protocol import SPECIALS, Call, Edit, InputSpec
 from atrex.records import Shape
@@ -16,12 +16,12 @@ _MANY = 100
 
 def run(ctx: GateContext) -> None:
     """f(a), f(b), f(a) at other and at the same addresses; special values; many calls, then a change."""
-    for shape in ctx.representatives():
+    for place, shape in enumerate(ctx.representatives()):
         a = ctx.spec(shape, source=ctx.rich_source)
         b = ctx.spec(shape, source=ctx.rich_source)
         for same in (False, True):
             calls = [
-                Call(inputs=a, fresh_model=not same, deliver_inputs=True),
+                Call(inputs=a, fresh_model=True, deliver_inputs=True),
                 Call(inputs=b, same_buffers=same, deliver_inputs=True),
                 Call(inputs=a, same_buffers=same, deliver_inputs=True),
             ]
@@ -29,6 +29,8 @@ def run(ctx: GateContext) -> None:
             where = "at the same addresses" if same else "at other addresses"
             ctx.require_same_bits(a, third.outputs, first.outputs, f"f(a) after f(b) {where}")
             _require_another(ctx, b, first, second)
+            if not place and not same:
+                ctx.session.close()  # what a module remembers goes with its process
             alone = ctx.call(b, fresh_model=True)
             ctx.require_same_bits(b, second.outputs, alone.outputs, f"f(b) after f(a) {where}")
             for spec, outcome in ((a, first), (b, second), (a, third)):
@@ -39,14 +41,18 @@ def run(ctx: GateContext) -> None:
 
 
 def _after_many(ctx: GateContext, shape: Shape) -> None:
-    """Many calls on the same contents, then one row changed in place: a memory may take its time to act."""
+    """Many calls on the same contents, then a change in place: a memory may take its time to act.
+
+    First one row, then one element in each input, which a look at some of the contents does not see.
+    """
     a = ctx.spec(shape, source=ctx.rich_source)
-    edits = negations(ctx.problem, shape, ctx.dice)
-    changed = a.model_copy(update={"edits": edits})
-    alone = ctx.call(changed, fresh_model=True)
     calls = [Call(inputs=a, same_buffers=True, deliver=False)] * _MANY
-    *_, last = ctx.calls([*calls, Call(inputs=changed, same_buffers=True)])
-    ctx.require_same_bits(changed, last.outputs, alone.outputs, f"changed in place after {_MANY} calls")
+    for edits in (negations(ctx.problem, shape, ctx.dice), touches(ctx.problem, shape, ctx.dice)):
+        changed = a.model_copy(update={"edits": edits})
+        ctx.session.close()
+        alone = ctx.call(changed)
+        *_, last = ctx.calls([*calls, Call(inputs=changed, same_buffers=True)])
+        ctx.require_same_bits(changed, last.outputs, alone.outputs, f"changed in place after {_MANY} calls")
 
 
 def _with_specials(ctx: GateContext, shape: Shape) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import psutil
 import torch
@@ -30,9 +30,21 @@ def run(ctx: GateContext) -> None:
     shapes += [shape for shape in _row_counts(ctx) if shape not in shapes]
     for shape in shapes:
         ctx.check(shape, "off the production grid", source=ctx.rich_source)
+    _directed(ctx, shapes)
     ctx.metrics["shapes"] = len(shapes)
     if ctx.plan.huge:
         _huge(ctx)
+
+
+def _directed(ctx: GateContext, shapes: Sequence[Shape]) -> None:
+    """All directed inputs at the widest shape: beyond production a kernel may take a path of its own."""
+    problem, rows = ctx.problem, ctx.problem.rows
+    widest = max(shapes, key=problem.elements if rows is None else problem.width)
+    if rows is not None:
+        widest = problem.resize(widest, **{rows: ctx.fit_rows(widest, 3)})
+    names = list(problem.probes.get("sensitivity", {}))
+    for name in names if ctx.plan.level == "full" else ctx.dice.sample(names, min(1, len(names))):
+        ctx.check(widest, f"{name} off the production grid", source=name)
 
 
 def _sweep(ctx: GateContext) -> Iterator[Shape]:

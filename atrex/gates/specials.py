@@ -13,11 +13,17 @@ def run(ctx: GateContext) -> None:
     """One special in each odd row, at the head and tail of every tile size; even rows stay clean."""
     problem = ctx.problem
     for shape in ctx.representatives():
+        inputs = problem.spec.inputs
+        matrices = [n for n in problem.row_inputs() if len(inputs[n].shape) > 1]
         for name in problem.contract.specials:
-            if name in problem.row_inputs() and len(problem.spec.inputs[name].shape) > 1:
-                _in_rows(ctx, shape, name)
+            if name in matrices:
+                _in_rows(ctx, shape, (name,))
             else:
                 _in_tensor(ctx, shape, name)
+        for form in {inputs[name].shape for name in matrices}:  # both zeros of a sum negative, and the like
+            alike = tuple(n for n in problem.contract.specials if n in matrices and inputs[n].shape == form)
+            if len(alike) > 1:
+                _in_rows(ctx, shape, alike)
 
 
 def positions(width: int) -> list[int]:
@@ -31,9 +37,10 @@ def positions(width: int) -> list[int]:
     return sorted(p for p in wanted if 0 <= p < width)
 
 
-def _in_rows(ctx: GateContext, shape: Shape, name: str) -> None:
+def _in_rows(ctx: GateContext, shape: Shape, names: tuple[str, ...]) -> None:
+    """The same specials at the same places of one input, or of several of one form."""
     problem, rows = ctx.problem, str(ctx.problem.rows)
-    width = math.prod(problem.tensor_shape(problem.spec.inputs[name], shape)[1:])
+    width = math.prod(problem.tensor_shape(problem.spec.inputs[names[0]], shape)[1:])
     most = ctx.problem.width(shape)
     places = [(position, value) for position in positions(width) for value in SPECIALS]
     budget = len(places)
@@ -45,12 +52,13 @@ def _in_rows(ctx: GateContext, shape: Shape, name: str) -> None:
         places = [places[ctx.new_seed() % len(places)] for _ in range(budget)]
     count = 2 * len(places) + 1
     at = tuple((2 * i + 1) * width + position for i, (position, _) in enumerate(places))
-    edit = Edit(kind="place", input=name, at=at, values=tuple(value for _, value in places))
+    values = tuple(value for _, value in places)
+    edits = tuple(Edit(kind="place", input=name, at=at, values=values) for name in names)
     total = max(count, shape.dims[rows]) if ctx.plan.engine != "interpreter" else count
     clean = ctx.spec(problem.resize(shape, **{rows: total}))
-    spec = clean.model_copy(update={"edits": (edit,)})
+    spec = clean.model_copy(update={"edits": edits})
     got = ctx.call(spec).outputs
-    ctx.require_classes(spec, got, f"specials in {name}")
+    ctx.require_classes(spec, got, f"specials in {' and '.join(names)}")
     plain = ctx.call(clean).outputs
     even = {output: got[output][0:count:2] for output in problem.row_outputs()}
     beside = {output: plain[output][0:count:2] for output in even}

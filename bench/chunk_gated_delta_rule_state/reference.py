@@ -296,6 +296,11 @@ ODD: tuple[tuple[Init, Input], ...] = (
     _odd(128, (2, 2), (64, 32), batch=2, spare=7),
     _odd(1031, (1, 1), (32, 32)),
     _odd(0, (2, 4), (64, 64)),
+    # Small enough for an interpreter: several sequences, other ratios of heads, odd sizes.
+    _odd(3, (2, 4), (16, 16), batch=3, spare=4),
+    _odd(65, (1, 3), (17, 9)),
+    _odd(70, (1, 2), (16, 24), batch=2),
+    _odd(0, (2, 4), (16, 16)),
 )
 
 PROBES = probes.PROBES

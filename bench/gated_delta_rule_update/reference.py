@@ -276,4 +276,9 @@ ODD: tuple[tuple[Init, Input], ...] = (
     _odd(129, (2, 8), (33, 17)),
     _odd(521, (1, 1), (32, 32)),
     _odd(0, (2, 4), (64, 64)),
+    # Small enough for an interpreter: several sequences, other ratios of heads, odd sizes.
+    _odd(3, (2, 4), (16, 16), batch=3, spare=4),
+    _odd(2, (1, 3), (17, 9)),
+    _odd(9, (1, 1), (33, 17)),
+    _odd(0, (2, 4), (16, 16)),
 )

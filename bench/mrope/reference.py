@@ -133,7 +133,7 @@ def cost(shape: Shape) -> Cost:
 
 def small(init: Init, input: Input) -> tuple[Init, Input]:
     """A few tokens with the same heads."""
-    return init, {**input, "token_count": min(input["token_count"], 67)}
+    return init, {**input, "token_count": min(input["token_count"], 19)}
 
 
 def _odd(

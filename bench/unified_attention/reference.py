@@ -212,6 +212,9 @@ ODD = (
     _case([513], (3, 1), 16, 64),
     _case([130, 70], (2, 2), 256, 32),
     _case([16, 32, 48], (14, 2), 128),  # every last block full
+    _case(
+        [25, 9], (3, 1), 16, 24, query_lens=[25, 1]
+    ),  # blocks that are no power of two, three heads a key head
     # One query per sequence: decoding.
     _case([1], (8, 1), 128, query_lens=[1]),
     _case([129], (7, 1), 72, query_lens=[1], spare_columns=5),

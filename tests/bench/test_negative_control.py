@@ -38,6 +38,7 @@ def _judge(verifier: Verifier, operator: str, cases: tuple[Case, ...]) -> None:
     problem = load_problem(operator)
     judgement = verifier.judge(eager(problem.spec), cases, level="screen", keep_going=True)
     verdicts = {verdict.gate: verdict for verdict in judgement.verdicts}
+    verdicts.pop("gradients", None)  # PyTorch's own backward, which nobody serves, is not what is controlled
     assert set(verdicts) == set(GATE_NAMES)
     assert verdicts.pop("authenticity").status is Status.FAIL
     bad = {name: v.reason for name, v in verdicts.items() if v.status is not Status.PASS}
