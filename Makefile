@@ -18,8 +18,10 @@ $(STAMP): pyproject.toml constraints.txt
 optimize: $(STAMP)  ## the main job
 	$(BIN)/atrex optimize --op $(OP) --budget $(BUDGET) $(ARGS)
 
+# Two processes, whole files each. The walls are tested alone: those tests count processes and time them.
 test: $(STAMP)  ## everything but the slow suites
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile --ignore=tests/isolation
+	$(BIN)/python -m pytest -m "not slow" tests/isolation
 
 test-slow: $(STAMP)  ## every honest kernel and mutant through all gates
 	$(BIN)/python -m pytest -m slow
