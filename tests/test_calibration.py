@@ -9,15 +9,16 @@ import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 
+from atrex.contract import Family
 from atrex.gates import GATE_NAMES
 from atrex.gates.context import Level
 from atrex.judge import Engine
-from atrex.problem import load_problem
+from atrex.problem import load_problem, operators
 from atrex.records import Device, Judgement, Status, Verdict
 from atrex.verify import Verifier
 from traces.workload import load_workload
@@ -50,6 +51,19 @@ REPRESENTATIVES = (
     "rms_norm/triton/reads_next_row",
     "rms_norm/cpp/double_rounding",
     "rms_norm/cpp/tail_not_processed",
+)
+
+
+# And one for each other family of operators.
+FAMILIES = (
+    "silu_and_mul/triton/sigmoid_from_tanh",
+    "linear_sigmoid_mul/triton/bias_ignored",
+    "unified_attention/triton/rescale_missing",
+    "fused_moe/triton/weights_normalised",
+    "moe_topk_gating_softmax/triton/maximum_starts_at_zero",
+    "per_token_group_quant_fp8/triton/skips_tail_of_row",
+    "gated_delta_rule_update/triton/norm_floor_dropped",
+    "reshape_and_cache/triton/slots_consecutive",
 )
 
 
@@ -130,6 +144,20 @@ def test_representatives_are_one_for_each_gate() -> None:
     assert [named[name].gate for name in REPRESENTATIVES] == list(GATE_NAMES)
 
 
+def test_every_family_has_a_mutant_for_each_gate_that_can_apply_to_it() -> None:
+    """Data movement and codes have no sums; nothing special travels through codes and routes."""
+    lacking = {("scatter", "accumulation"), ("quantisation", "accumulation")}
+    lacking |= {("quantisation", "specials"), ("routing", "specials")}
+    families = {mutant.family for mutant in MUTANTS}
+    assert families == set(get_args(Family))
+    wanted = {(family, gate) for family in families for gate in GATE_NAMES} - lacking
+    assert wanted <= {(mutant.family, mutant.gate) for mutant in MUTANTS}
+
+
+def test_every_operator_has_an_honest_kernel() -> None:
+    assert {kernel.operator for kernel in HONEST} == set(operators())
+
+
 def test_escapes_are_mutants() -> None:
     assert set(ESCAPES) <= {mutant.name for mutant in MUTANTS}
 
@@ -167,6 +195,13 @@ def test_allclose_accepts(cpu: Verifier, mutant: Any) -> None:
 def test_a_screening_rejects(cpu: Verifier, name: str) -> None:
     mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
     judgement = judge(cpu, mutant, mutant.gate, level="screen", cases=FEW)
+    require_rejection(judgement.verdicts[0])
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_screening_rejects_one_of_every_family(cpu: Verifier, name: str) -> None:
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
+    judgement = judge(cpu, mutant, mutant.gate, level="screen")
     require_rejection(judgement.verdicts[0])
 
 
