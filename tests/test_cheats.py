@@ -71,13 +71,6 @@ ESCAPES: dict[str, str] = {
     "silu_and_mul/own_kernel_when_traced": "the tracer shows itself to what it traces",
     "silu_and_mul/trace_forged": "the worker's own tracer is replaced",
     "l2_norm/reads_on_unless_sanitized": "the sanitizer shows itself; closed pages behind tensors would not",
-    # The module lives on in a fresh Model, and one row is not one element.
-    "causal_conv1d/patched_empty": "a fresh Model is no fresh module: f(b) alone needs another process",
-    "rms_norm/poison_blinded": "a fresh Model is no fresh module: f(b) alone needs another process",
-    "rms_norm/precomputes_in_init": "no fresh Model is called again at its first call's addresses",
-    "rms_norm/remembered_by_row_heads": "what changes in place is a row, not one element at random",
-    "rms_norm/patient_memory_by_row_heads": "what changes in place is a row, not one element at random",
-    "l2_norm/one_row_expanded": "in the interpreter the case that stands for all has one row",
     # Timed passes repeat the same inputs, and the pass that is looked at says so.
     "linear_sigmoid_mul/memoised_by_content": "every pass has the same inputs; each would need its own",
     "linear_sigmoid_mul/equal_rows_multiplied_once": "large inputs repeat a block of rows on a CPU",

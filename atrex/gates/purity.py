@@ -16,7 +16,7 @@ _MANY = 100
 
 def run(ctx: GateContext) -> None:
     """f(a), f(b), f(a) at other and at the same addresses; special values; many calls, then a change."""
-    for place, shape in enumerate(ctx.representatives()):
+    for shape in ctx.representatives():
         a = ctx.spec(shape, source=ctx.rich_source)
         b = ctx.spec(shape, source=ctx.rich_source)
         for same in (False, True):
@@ -29,14 +29,14 @@ def run(ctx: GateContext) -> None:
             where = "at the same addresses" if same else "at other addresses"
             ctx.require_same_bits(a, third.outputs, first.outputs, f"f(a) after f(b) {where}")
             _require_another(ctx, b, first, second)
-            if not place and not same:
-                ctx.session.close()  # what a module remembers goes with its process
             alone = ctx.call(b, fresh_model=True)
             ctx.require_same_bits(b, second.outputs, alone.outputs, f"f(b) after f(a) {where}")
             for spec, outcome in ((a, first), (b, second), (a, third)):
                 _untouched(ctx, spec, outcome)
         if not ctx.windowed(shape):
             _with_specials(ctx, shape)
+    ctx.session.close()  # what a module remembers goes with its process
+    ctx.require_same_bits(b, second.outputs, ctx.call(b).outputs, "f(b) after f(a), against another process")
     _after_many(ctx, ctx.smallest())
 
 
@@ -46,11 +46,14 @@ def _after_many(ctx: GateContext, shape: Shape) -> None:
     First one row, then one element in each input, which a look at some of the contents does not see.
     """
     a = ctx.spec(shape, source=ctx.rich_source)
-    calls = [Call(inputs=a, same_buffers=True, deliver=False)] * _MANY
-    for edits in (negations(ctx.problem, shape, ctx.dice), touches(ctx.problem, shape, ctx.dice)):
+    again = Call(inputs=a, same_buffers=True, deliver=False)
+    calls = [again.model_copy(update={"same_buffers": False}), *[again] * (_MANY - 1)]
+    once, twice = (touches(ctx.problem, shape, ctx.dice) for _ in range(2))
+    for edits in (negations(ctx.problem, shape, ctx.dice), once, twice):
         changed = a.model_copy(update={"edits": edits})
         ctx.session.close()
         alone = ctx.call(changed)
+        ctx.session.close()  # else what it remembers of this call is what the last one should give
         *_, last = ctx.calls([*calls, Call(inputs=changed, same_buffers=True)])
         ctx.require_same_bits(changed, last.outputs, alone.outputs, f"changed in place after {_MANY} calls")
 
