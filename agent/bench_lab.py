@@ -102,12 +102,9 @@ class MachineLab:
 
     def judge(self, candidate: Candidate, cases: Sequence[Case], level: Level, seed: int) -> Judgement:
         """All gates at a level, up to the first failure."""
-        verifier = Verifier(self.engine)
-        try:
+        with Verifier(self.engine) as verifier:
             path = Path(f"{candidate.operator}.py")
             return verifier.judge(candidate, cases, level=level, seed=seed, path=path)
-        finally:
-            verifier.close()
 
     def time(self, candidates: Sequence[Candidate], case: Case, care: Care) -> list[Timing]:
         """Interleaved timings; after a fault all workers start anew. Raises NotTimed."""

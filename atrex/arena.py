@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from atrex.channel import sealed_memory
-from atrex.inputs import bits
+from atrex.inputs import raw_bytes
 from atrex.protocol import TensorReport
 
 _ALIGNMENT = 64
@@ -69,8 +69,7 @@ class ArenaWriter:
         offset, self._next = self._next, self._next + padded(size)
         if size:
             target = torch.frombuffer(self._map, dtype=torch.uint8, count=size, offset=offset)
-            raw = bits(tensor.detach())  # contiguous, yet of any stride where an extent is 1
-            target.copy_(raw.as_strided((raw.numel(),), (1,)).view(torch.uint8))
+            target.copy_(raw_bytes(tensor.detach()))
         return offset
 
     def close(self) -> None:

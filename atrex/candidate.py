@@ -39,18 +39,23 @@ def load_candidate(path: Path, operator: str, dsl: Dsl | None = None) -> Candida
 
     Raises UsageError if the file cannot be read as UTF-8 text of at most 4 MiB.
     """
+    source = read_source(path, "cannot read the candidate file")
+    return Candidate(operator, dsl or detect_dsl(source), source)
+
+
+def read_source(path: Path, unreadable: str = "cannot be read") -> str:
+    """The text of a source file. Raises UsageError unless it is UTF-8 text of at most 4 MiB."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_SOURCE_BYTES + 1)
     except OSError as error:
-        raise UsageError(f"{path}: cannot read the candidate file ({error.strerror})") from None
+        raise UsageError(f"{path}: {unreadable} ({error.strerror})") from None
     if len(data) > MAX_SOURCE_BYTES:
-        raise UsageError(f"{path}: longer than {MAX_SOURCE_BYTES} bytes, the most a candidate may have")
+        raise UsageError(f"{path}: longer than {MAX_SOURCE_BYTES} bytes, the most that is read")
     try:
-        source = data.decode("utf-8-sig")  # a byte-order mark is no part of the source
+        return data.decode("utf-8-sig")  # a byte-order mark is no part of the source
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: not UTF-8 text (byte {error.start}); save the file as UTF-8") from None
-    return Candidate(operator, dsl or detect_dsl(source), source)
 
 
 def detect_dsl(source: str) -> Dsl:

@@ -11,19 +11,17 @@ from typing import Annotated, Literal
 import typer
 
 from atrex.commands.audit_app import audit
+from atrex.commands.options import (
+    CaseNames,
+    Device,
+    File,
+    Json,
+    Operator,
+    RunsDir,
+    Seed,
+    Workload,
+)
 from atrex.errors import AtrexError
-
-DeviceOption = Literal["auto", "cpu", "cuda"]
-Device = Annotated[DeviceOption, typer.Option(help="auto: CUDA if there is a GPU, else CPU")]
-Json = Annotated[bool, typer.Option("--json", help="print one JSON document")]
-Workload = Annotated[str, typer.Option(help="workload name or file")]
-Operator = Annotated[str, typer.Option("--op", help="operator, in any spelling: rms_norm, rmsnorm")]
-CaseNames = Annotated[list[str] | None, typer.Option("--case", help="case id or number; repeatable")]
-Seed = Annotated[int | None, typer.Option(help="seed; a fresh one is drawn without it")]
-RunsDir = Annotated[
-    Path | None, typer.Option("--runs", help="directory of runs [default: $ATREX_RUNS or ./runs]")
-]
-File = Annotated[Path, typer.Argument(help="a candidate: one Python file with class Model(nn.Module)")]
 
 app = typer.Typer(
     name="atrex",

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import torch
-import yaml
-from pydantic import ValidationError, model_validator
+from pydantic import model_validator
 
 from atrex import strict_yaml
-from atrex.errors import UsageError
 from atrex.fp8 import FP8
 from atrex.records import InitValue, Record
 
@@ -196,14 +194,4 @@ class ProblemSpec(Record):
 
 def parse_spec(path: Path) -> ProblemSpec:
     """Read and validate one problem.yaml. Raises UsageError naming the file, the field and the remedy."""
-    try:
-        data: Any = strict_yaml.load(path.read_text(encoding="utf-8"))
-        return ProblemSpec.model_validate(data)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"]) or "(top level)"
-        raise UsageError(f"{path}: field {field}: {first['msg']}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a bad date or byte is a ValueError
-        raise UsageError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    return strict_yaml.read(path, ProblemSpec.model_validate)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -52,6 +52,12 @@ def bits(tensor: Tensor) -> Tensor:
     """The tensor's bytes as integers of the same width, so that NaN equals NaN and -0 differs from 0."""
     width = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
     return tensor.contiguous().view(width)
+
+
+def raw_bytes(tensor: Tensor) -> Tensor:
+    """The tensor's bytes in row-major order, one-dimensional uint8."""
+    whole = bits(tensor)  # contiguous, yet of any stride where an extent is 1
+    return whole.as_strided((whole.numel(),), (1,)).view(torch.uint8)
 
 
 def fill_value(dtype: torch.dtype, fill: Fill) -> float | int:
@@ -145,22 +151,26 @@ def negations(
     """One row to negate in each floating data input: `row` where its rows are the problem's, else any."""
     ours = problem.row_inputs()
     edits = list[Edit]()
-    for name, tensor in problem.spec.inputs.items():
-        extent = next(iter(problem.tensor_shape(tensor, shape)), 0)
-        floating = problem.tensor_dtype(tensor, shape).is_floating_point
-        if tensor.role == "data" and floating and extent and not tensor.optional:
+    for name, extents in _changeable(problem, shape):
+        if extent := next(iter(extents), 0):
             at = row if row is not None and name in ours else dice.randrange(extent)
             edits.append(Edit(kind="negate_rows", input=name, at=(at,)))
     return tuple(edits)
 
 
+def _changeable(problem: Problem, shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The floating data inputs, whose values any call may change, with their extents."""
+    for name, tensor in problem.spec.inputs.items():
+        floating = problem.tensor_dtype(tensor, shape).is_floating_point
+        if tensor.role == "data" and floating and not tensor.optional:
+            yield name, problem.tensor_shape(tensor, shape)
+
+
 def touches(problem: Problem, shape: Shape, dice: random.Random) -> tuple[Edit, ...]:
     """One element of each floating data input becomes 1: less than who reads a part of it would notice."""
     edits = list[Edit]()
-    for name, tensor in problem.spec.inputs.items():
-        size = math.prod(problem.tensor_shape(tensor, shape))
-        floating = problem.tensor_dtype(tensor, shape).is_floating_point
-        if tensor.role == "data" and floating and size and not tensor.optional:
+    for name, extents in _changeable(problem, shape):
+        if size := math.prod(extents):
             edits.append(Edit(kind="place", input=name, at=(dice.randrange(size),), values=("one",)))
     return tuple(edits)
 

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 from atrex.candidate import Candidate
 from atrex.errors import UsageError
@@ -75,6 +76,12 @@ class Verifier:
             seconds=round(time.monotonic() - started, 3),
         )
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
     def sanitizing(self) -> Engine:
         """The engine whose workers run under a sanitizer. Raises EnvironmentProblem."""
         if self._sanitizing is None:
@@ -98,20 +105,10 @@ class Verifier:
         seed: int,
         path: Path | None,
     ) -> GateContext:
-        candidate = sessions.candidate
-        target = shlex.quote(str(path or f"{candidate.id[:16]}.py"))
-        problem = sessions.problem
-        device = self.engine.device
-        return GateContext(
-            gate=gate.name,
-            session=sessions.plain,
-            problem=problem,
-            cases=cases,
-            plan=make_plan(level, engine_kind(self.engine, candidate)),
-            seed=seed,
-            command=f"atrex verify {target} {problem.argument} --device {device} --level {level}",
-            sanitized=sessions.sanitized,
-        )
+        target = shlex.quote(str(path or f"{sessions.candidate.id[:16]}.py"))
+        argument, device = sessions.problem.argument, self.engine.device
+        command = f"atrex verify {target} {argument} --device {device} --level {level}"
+        return gate_context(gate.name, sessions.plain, cases, level, seed, command, sessions.sanitized)
 
 
 class _Sessions:
@@ -137,6 +134,21 @@ class _Sessions:
         self.plain.close()
         if self._checked is not None:
             self._checked.close()
+
+
+def gate_context(
+    gate: str,
+    session: Session,
+    cases: Sequence[Case],
+    level: Level,
+    seed: int,
+    command: str,
+    sanitized: Callable[[], Session],
+    factor: float = 1.0,
+) -> GateContext:
+    """One gate's view of the candidate of a session."""
+    plan = make_plan(level, engine_kind(session.engine, session.candidate))
+    return GateContext(gate, session, session.problem, cases, plan, seed, command, sanitized, factor)
 
 
 def engine_kind(engine: Engine, candidate: Candidate) -> EngineKind:

@@ -29,21 +29,21 @@ from typing import Self, get_args
 import torch
 
 from agent.bench_plan import spread
+from atrex.audit.tasks import ATOL, RTOL, allclose
 from atrex.candidate import Candidate, load_candidate
 from atrex.contract import Family
 from atrex.gates import GATE_NAMES, GATES
-from atrex.gates.context import GateContext, Level, make_plan
+from atrex.gates.context import Level
 from atrex.inputs import build_inputs
 from atrex.judge import CandidateFault, Engine, Session, new_seed
 from atrex.problem import Problem, load_problem
 from atrex.protocol import Call, InputSpec
 from atrex.records import Case, Device, Shape, Status, Verdict
-from atrex.verify import Verifier, engine_kind, run_gate
+from atrex.verify import Verifier, engine_kind, gate_context, run_gate
 from traces.workload import load_workload
 
 ROOT = Path(__file__).parents[1]
 DSLS = ("cpp", "triton")
-ATOL, RTOL = 1e-2, 5e-2
 ALLCLOSE_CASES = 3  # production cases of an operator, spread over all
 MOST_ELEMENTS = {
     "cuda": 1 << 31,
@@ -128,17 +128,26 @@ def read_specimen(path: Path) -> Specimen:
 
     Raises ValueError if it is not as it must be.
     """
+    return Specimen(path, path.parents[1].name, path.parent.name, *read_header(path, GATE_NAMES))
+
+
+def read_header(path: Path, gates: Sequence[str]) -> tuple[str, str, str]:
+    """What a docstring says of a kernel with a known verdict: the gate or "none", the one device, the fault.
+
+    Raises ValueError if it is not as it must be.
+    """
     lines = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").splitlines()
     gate = lines.pop(0).removeprefix("gate: ") if lines and lines[0].startswith("gate: ") else ""
     only = lines.pop(0).removeprefix("only: ") if lines and lines[0].startswith("only: ") else ""
-    if gate not in (*GATE_NAMES, "none"):
-        raise ValueError(f"{path}: the docstring must begin with 'gate: NAME', or 'gate: none'; got {gate!r}")
+    if gate not in (*gates, "none"):
+        what = f"'gate: {gate}': {gate!r} is no gate"
+        raise ValueError(f"{path}: {what}; the docstring must begin with 'gate: NAME', or 'gate: none'")
     if only not in ("", *get_args(Device)):
-        raise ValueError(f"{path}: only: {only!r} is no device")
+        raise ValueError(f"{path}: only: {only} is no device")
     what = " ".join(line.strip() for line in lines).strip()
     if not what.endswith("."):
         raise ValueError(f"{path}: the docstring must say in a sentence what is wrong")
-    return Specimen(path, path.parents[1].name, path.parent.name, gate, only, what)
+    return gate, only, what
 
 
 def allclose_accepts(session: Session, shape: Shape) -> bool:
@@ -151,12 +160,8 @@ def allclose_accepts(session: Session, shape: Shape) -> bool:
     # With the inputs delivered too, there is room for a result wider than the declared one.
     outcome = session.run(Call(inputs=spec, deliver_inputs=True))[0]
     inputs, _ = build_inputs(problem, spec, session.engine.torch_device)
-    return all(
-        name in outcome.outputs
-        and outcome.outputs[name].shape == expected.shape
-        and torch.allclose(outcome.outputs[name].float(), expected.float(), rtol=RTOL, atol=ATOL)
-        for name, expected in problem.reference(shape, inputs).items()
-    )
+    expected = problem.reference(shape, inputs)
+    return set(expected) <= set(outcome.outputs) and allclose(outcome.outputs, expected)
 
 
 class Calibration:
@@ -222,26 +227,20 @@ class Calibration:
     ) -> Callable[[str, Level], Verdict]:
         """A function that runs one gate in this session: a worker a mutant is enough."""
         gates = {gate.name: gate for gate in GATES}
-        kind = engine_kind(self.engine, session.candidate)
+        cases = cases_of(session.candidate.operator)
+
+        def sanitized() -> Session:
+            return stack.enter_context(self.verifier.sanitizing().session(session.candidate))
 
         def judge(gate: str, level: Level) -> Verdict:
-            context = GateContext(
-                gate=gate,
-                session=session,
-                problem=session.problem,
-                cases=cases_of(session.candidate.operator),
-                plan=make_plan(level, kind),
-                seed=new_seed(),
-                command="atrex verify",
-                sanitized=lambda: stack.enter_context(self.verifier.sanitizing().session(session.candidate)),
-                factor=factor,
-            )
+            context = gate_context(gate, session, cases, level, new_seed(), "atrex verify", sanitized, factor)
             return run_gate(gates[gate], context)
 
         return judge
 
 
 def cases_of(operator: str) -> tuple[Case, ...]:
+    """The production cases of an operator."""
     return load_workload(operators=[operator]).cases(operator)
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Annotated
 
 import yaml
-from pydantic import Field, StringConstraints, ValidationError, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from atrex import strict_yaml
 from atrex.errors import UsageError
@@ -180,18 +180,8 @@ def _files(name_or_path: str | Path) -> list[Path]:
 
 
 def _parse(path: Path) -> Workload:
-    remedy = "see traces/workloads/atrex-bench/rms_norm.yaml for the form"
-    try:
-        data = strict_yaml.load(path.read_text(encoding="utf-8"))
-        return Workload.model_validate(data)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"]) or "(top level)"
-        raise UsageError(f"{path}: field {field}: {_line(first['msg'])}; {remedy}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a bad date or byte is a ValueError
-        raise UsageError(f"{path}: not YAML: {_line(error)}; {remedy}") from None
+    remedy = "; see traces/workloads/atrex-bench/rms_norm.yaml for the form"
+    return strict_yaml.read(path, Workload.model_validate, remedy)
 
 
 def _merge(parts: list[Workload]) -> Workload:
@@ -219,7 +209,3 @@ def _hint(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     near = get_close_matches(name, names, n=1)
     return f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}"
-
-
-def _line(message: object) -> str:
-    return " ".join(str(message).split())

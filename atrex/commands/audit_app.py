@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from atrex.commands.options import Device, Json, RunsDir, Seed
+
 
 def audit(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="where kernels and references lie")],
@@ -15,21 +17,17 @@ def audit(
         typer.Option("--format", help="how they lie there: docs/foreign.md"),
     ],
     jobs: Annotated[int, typer.Option(min=1, max=256, help="kernels judged at a time")] = 2,
-    device: Annotated[
-        Literal["auto", "cpu", "cuda"], typer.Option(help="auto: CUDA if there is a GPU, else CPU")
-    ] = "auto",
+    device: Device = "auto",
     level: Annotated[
         Literal["screen", "full"], typer.Option(help="how much of each property to look at")
     ] = "screen",
     limit: Annotated[int | None, typer.Option(min=1, help="only the first N kernels")] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="seconds a call may take")] = 60.0,
-    seed: Annotated[int | None, typer.Option(help="seed; a fresh one is drawn without it")] = None,
+    seed: Seed = None,
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="go on with this run")] = None,
-    runs: Annotated[
-        Path | None, typer.Option("--runs", help="directory of runs [default: $ATREX_RUNS or ./runs]")
-    ] = None,
+    runs: RunsDir = None,
     html: Annotated[bool, typer.Option("--html", help="print the report as HTML")] = False,
-    json: Annotated[bool, typer.Option("--json", help="print one JSON document")] = False,
+    json: Json = False,
 ) -> None:
     """Verify thousands of foreign kernels: how many are wrong, and where a source's own labels differ."""
     from atrex.commands.foreign_audit import Options

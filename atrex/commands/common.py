@@ -6,15 +6,15 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel
 from rich.console import Console
 
+from atrex.commands.options import DeviceOption as DeviceOption
 from atrex.errors import EnvironmentProblem, UsageError
 from atrex.records import Case, Device
 
-DeviceOption = Literal["auto", "cpu", "cuda"]
 _WIDTH = 140
 
 

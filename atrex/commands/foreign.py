@@ -11,13 +11,13 @@ from rich.console import Console
 
 from atrex.commands import judging
 from atrex.commands.common import DeviceOption, choose_device, print_json
-from atrex.errors import EnvironmentProblem, RejectedError, UsageError
+from atrex.errors import EnvironmentProblem, UsageError
 from atrex.foreign.adapters.sources import kernel_of, source_of
 from atrex.foreign.spec import from_yaml, to_yaml
 from atrex.foreign.verify import Settings, judge, problems, too_large
 from atrex.gates import GATE_NAMES
 from atrex.gates.context import Level
-from atrex.judge import Engine, Timeouts
+from atrex.judge import Engine
 from atrex.problem import Problem
 from atrex.records import Dsl, Judgement
 from atrex.report.terminal import render_verdicts
@@ -98,8 +98,7 @@ def verify(path: Path, options: Options) -> None:
     contract = from_yaml(options.contract) if options.contract else None
     argument = f"--reference {shlex.quote(str(options.reference))}"
     argument += f" --contract {shlex.quote(str(options.contract))}" if options.contract else ""
-    seconds = options.timeout
-    timeouts = Timeouts() if seconds is None else Timeouts(seconds, seconds, seconds, seconds)
+    timeouts = judging.timeouts_of(options.timeout)
     with (
         Engine(choose_device(options.device), timeouts=timeouts) as engine,
         problems(engine, options.reference.stem, source, kernel, argument, contract) as found,
@@ -110,7 +109,8 @@ def verify(path: Path, options: Options) -> None:
         judgements = [_judge(engine, problem, kernel, path, options) for problem in found]
     if options.as_json:
         print_json([judgement.model_dump(mode="json") for judgement in judgements])
-    _require_accepted(judgements, options.gates, path)
+    for judgement in judgements:
+        judging.require_accepted(judgement, options.gates, path)
 
 
 def _judge(engine: Engine, problem: Problem, kernel: str, path: Path, options: Options) -> Judgement:
@@ -127,13 +127,3 @@ def _judge(engine: Engine, problem: Problem, kernel: str, path: Path, options: O
     if not options.as_json:
         console.print(render_verdicts(judgement))
     return judgement
-
-
-def _require_accepted(judgements: Sequence[Judgement], gates: Sequence[str], path: Path) -> None:
-    for judgement in judgements:
-        passed = all(v.status == "PASS" for v in judgement.verdicts) if gates else judgement.accepted
-        if passed:
-            continue
-        if judgement.blamed and judgement.blamed.status == "ERROR":
-            raise EnvironmentProblem(f"{path}: the harness could not judge: {judgement.objection}")
-        raise RejectedError(f"{path}: not accepted: {judgement.objection}")

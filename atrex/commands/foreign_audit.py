@@ -60,13 +60,13 @@ def audit(options: Options) -> None:
     record = _run(options, device, seed)
     items = [_as_file(item, record) for item in items]
     with Ledger(record.ledger, hardware_name(device)) as ledger:
-        level, seed = _setup(ledger, options, device, record.meta.seed)
-        rows = _judge(options, items, device, level, seed, ledger)
+        _set_up(ledger, options, device)
+        rows = _judge(options, items, device, record.meta.seed, ledger)
     report = AuditReport(
         format=options.format,
         directory=str(options.directory),
         device=device,
-        level=level,
+        level=options.level,
         run=record.name,
         summary=summarise(rows),
         rows=tuple(rows),
@@ -104,8 +104,8 @@ def _as_file(item: Item, record: Run) -> Item:
     return replace(item, path=record.save_kernel(digest(item), item.kernel))
 
 
-def _setup(ledger: Ledger, options: Options, device: Device, seed: int) -> tuple[Level, int]:
-    """What the run is of; a resumed run keeps level and device, so that its rows say the same.
+def _set_up(ledger: Ledger, options: Options, device: Device) -> None:
+    """Note what the run is of; a resumed run keeps level and device, so that its rows say the same.
 
     Raises UsageError for a run of something else.
     """
@@ -118,14 +118,11 @@ def _setup(ledger: Ledger, options: Options, device: Device, seed: int) -> tuple
     elif any(before.get(key) != value for key, value in wanted.items()):
         stated = ", ".join(f"--{key} {before.get(key)}" for key in wanted)
         raise UsageError(f"{ledger.path.parent}: that run has {stated}; resume it with these")
-    return options.level, seed
 
 
-def _judge(
-    options: Options, items: Sequence[Item], device: Device, level: Level, seed: int, ledger: Ledger
-) -> list[Row]:
+def _judge(options: Options, items: Sequence[Item], device: Device, seed: int, ledger: Ledger) -> list[Row]:
     timeouts = Timeouts(max(60.0, options.timeout), options.timeout, options.timeout, options.timeout)
-    settings = Settings(level=level, seed=seed, keep_going=True)
+    settings = Settings(level=options.level, seed=seed, keep_going=True)
 
     def cases(operator: str) -> tuple[Case, ...]:
         problem, found = load_problem(operator), operator_cases("atrex-bench", operator)

@@ -44,26 +44,25 @@ def verify(
     candidate = load_candidate(path, operator, dsl)
     chosen = choose_cases(workload, operator, cases)
     console = Console(stderr=as_json)
-    with Engine(choose_device(device), timeouts=_timeouts(timeout)) as engine:
-        verifier = Verifier(engine)
-        try:
-            judgement = verifier.judge(
-                candidate,
-                chosen,
-                level=level,
-                gates=gates or GATE_NAMES,
-                seed=seed,
-                keep_going=everything,
-                path=path,
-                progress=lambda verdict: _progress(console, verdict),
-            )
-        finally:
-            verifier.close()
+    with (
+        Engine(choose_device(device), timeouts=timeouts_of(timeout)) as engine,
+        Verifier(engine) as verifier,
+    ):
+        judgement = verifier.judge(
+            candidate,
+            chosen,
+            level=level,
+            gates=gates or GATE_NAMES,
+            seed=seed,
+            keep_going=everything,
+            path=path,
+            progress=lambda verdict: _progress(console, verdict),
+        )
     if as_json:
         print_json(judgement)
     else:
         console.print(render_verdicts(judgement))
-    _require_accepted(judgement, gates, path)
+    require_accepted(judgement, gates, path)
 
 
 def _progress(console: Console, verdict: Verdict) -> None:
@@ -71,7 +70,7 @@ def _progress(console: Console, verdict: Verdict) -> None:
         console.print(render_verdict_line(verdict))
 
 
-def _require_accepted(judgement: Judgement, gates: Sequence[str], path: Path) -> None:
+def require_accepted(judgement: Judgement, gates: Sequence[str], path: Path) -> None:
     """Exit 1 unless all gates that were asked for passed."""
     passed = all(v.status == "PASS" for v in judgement.verdicts) if gates else judgement.accepted
     if passed:
@@ -81,7 +80,8 @@ def _require_accepted(judgement: Judgement, gates: Sequence[str], path: Path) ->
     raise RejectedError(f"{path}: not accepted: {judgement.objection}")
 
 
-def _timeouts(seconds: float | None) -> Timeouts:
+def timeouts_of(seconds: float | None) -> Timeouts:
+    """The usual ones, or the one that the command line states for everything."""
     return Timeouts() if seconds is None else Timeouts(seconds, seconds, seconds, seconds)
 
 

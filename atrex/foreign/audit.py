@@ -14,12 +14,12 @@ from atrex.errors import AtrexError, UsageError
 from atrex.foreign.adapters.item import Item
 from atrex.foreign.client import UnusableReference
 from atrex.foreign.rates import HARNESS, Row, State
-from atrex.foreign.verify import EXTENSIONS, Settings, judge, problems, too_large
+from atrex.foreign.verify import EXTENSIONS, Settings, judge, judge_candidate, problems, too_large
 from atrex.gates.context import Undecided
 from atrex.judge import Engine
 from atrex.ledger import Ledger, read
+from atrex.problem import load_problem
 from atrex.records import Case, FaultKind, Judgement, Status
-from atrex.verify import Verifier
 
 KERNEL = "kernel"
 _NO_GPU = ("CUDA", "cuda", "nvidia", "NVIDIA", "HIP")
@@ -137,21 +137,9 @@ def _judge(item: Item, plan: Plan, engine: Engine) -> tuple[list[Judgement], tup
 
 def _judge_ours(item: Item, plan: Plan, engine: Engine) -> Judgement:
     """A candidate for one of our operators, on the workload's cases."""
-    candidate = load_candidate(item.path, item.operator)
-    verifier = Verifier(engine)
-    try:
-        return verifier.judge(
-            candidate,
-            plan.cases(item.operator),
-            level=plan.settings.level,
-            gates=plan.settings.gates,
-            seed=plan.settings.seed,
-            keep_going=plan.settings.keep_going,
-            path=item.path,
-        )
-    finally:
-        verifier.close()
-        engine.forget(candidate)
+    candidate, problem = load_candidate(item.path, item.operator), load_problem(item.operator)
+    cases = plan.cases(item.operator)
+    return judge_candidate(engine, candidate, problem, cases, plan.settings, item.path)
 
 
 def _state(judgements: Sequence[Judgement], engine: Engine) -> tuple[State, str]:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
@@ -14,7 +13,7 @@ from atrex.arena import Arena, ImpossibleReport, padded
 from atrex.errors import UsageError
 from atrex.foreign.messages import Answer, Describe, Evaluate, Mode, Source
 from atrex.gates.context import Undecided
-from atrex.inputs import bits
+from atrex.inputs import raw_bytes
 from atrex.judge import Engine
 from atrex.process import WorkerDied, WorkerProcess
 from atrex.protocol import TensorReport
@@ -138,7 +137,7 @@ def _written(inputs: Mapping[str, Tensor]) -> tuple[Arena, tuple[TensorReport, .
             )
         )
         if size:
-            raw = bits(tensor.detach().cpu()).view(-1).view(torch.uint8).numpy().tobytes()
+            raw = raw_bytes(tensor.detach().cpu()).numpy().tobytes()
             for start in range(0, size, _CHUNK):
                 os.pwrite(arena.fd, raw[start : start + _CHUNK], offset + start)
         offset += padded(size)

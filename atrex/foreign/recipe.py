@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from atrex.inputs import bits
+from atrex.inputs import bits, raw_bytes
 from atrex.problem import Draw
 from atrex.records import Record
 
@@ -165,6 +165,6 @@ def with_example(tensor: Tensor, kind: Literal["values", "scaled", "example"]) -
     size = kept.numel() * kept.element_size()
     if not _kept(kept):
         raise ValueError(f"an example of {size} bytes is too large to be kept as it is")
-    raw = bits(kept).view(-1).view(torch.uint8).numpy().tobytes() if size else b""
+    raw = raw_bytes(kept).numpy().tobytes() if size else b""
     data = base64.b64encode(zlib.compress(raw, 6)).decode()
     return Recipe(kind=kind, dtype=str(kept.dtype).removeprefix("torch."), shape=tuple(kept.shape), data=data)

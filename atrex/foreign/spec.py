@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import yaml
-from pydantic import ValidationError, model_validator
+from pydantic import model_validator
 
 from atrex import strict_yaml
 from atrex.contract import ProblemSpec
@@ -89,10 +90,6 @@ class ForeignProblem(Record):
         }
         if stuck := sorted(set(self.vary) & {str(dim) for dim in fixed}):
             raise ValueError(f"{stuck[0]!r} cannot vary: an input with it is drawn from an example")
-        from atrex.gates import GATE_NAMES  # not in a worker's imports
-
-        if unknown := sorted(set(self.unjudged) - set(GATE_NAMES)):
-            raise ValueError(f"unjudged names the unknown gate {unknown[0]!r}")
         for number, shape in enumerate(self.shapes):
             if set(shape) != set(spec.dims):
                 raise ValueError(f"shapes.{number} must name the dimensions {', '.join(spec.dims)}")
@@ -109,20 +106,11 @@ def to_yaml(problem: ForeignProblem) -> str:
 
 def from_yaml(path: Path) -> ForeignProblem:
     """An edited contract. Raises UsageError naming the file, the field and what is wrong."""
-    try:
-        data = strict_yaml.load(path.read_text(encoding="utf-8"))
-        return ForeignProblem.model_validate_json(_as_json(data))
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"]) or "(top level)"
-        raise UsageError(f"{path}: field {field}: {first['msg']}") from None
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-        raise UsageError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    problem = strict_yaml.read(path, lambda data: ForeignProblem.model_validate_json(json.dumps(data)))
+    from atrex.gates import GATE_NAMES  # a worker, which imports this module too, has no need of them
 
-
-def _as_json(data: Any) -> str:
-    import json
-
-    return json.dumps(data)
+    if unknown := sorted(set(problem.unjudged) - set(GATE_NAMES)):
+        raise UsageError(f"{path}: unjudged names the unknown gate {unknown[0]!r}")
+    if problem.problem.contract.gradients:
+        raise UsageError(f"{path}: gradients are not judged for a reference: remove contract.gradients")
+    return problem

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from atrex.candidate import MAX_SOURCE_BYTES, Candidate, detect_dsl
+from atrex.candidate import Candidate, detect_dsl
 from atrex.errors import UsageError
 from atrex.foreign.client import Referee, UnusableReference
 from atrex.foreign.infer import infer, operator_name
@@ -19,7 +19,7 @@ from atrex.gates import GATE_NAMES
 from atrex.gates.context import Level, Undecided, make_plan
 from atrex.judge import Engine
 from atrex.problem import Problem
-from atrex.records import Dsl, Judgement, Verdict
+from atrex.records import Case, Dsl, Judgement, Verdict
 from atrex.verify import Verifier, engine_kind
 
 # CUDA C++ that PyTorch's extensions compile: its kernels have no names that are known to be the candidate's.
@@ -36,20 +36,6 @@ class Settings:
     gates: Sequence[str] = GATE_NAMES
     seed: int | None = None
     keep_going: bool = False
-
-
-def read_text(path: Path) -> str:
-    """A source file. Raises UsageError unless it is UTF-8 text of a plausible size."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_SOURCE_BYTES + 1)
-        if len(data) > MAX_SOURCE_BYTES:
-            raise UsageError(f"{path}: longer than {MAX_SOURCE_BYTES} bytes")
-        return data.decode("utf-8-sig")
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: not UTF-8 text (byte {error.start}); save the file as UTF-8") from None
 
 
 def candidate_entry(source: str, reference: Entry) -> Entry:
@@ -140,21 +126,33 @@ def judge(
 ) -> Judgement:
     """All gates on one kernel for one problem."""
     candidate = Candidate(problem.operator, dsl or detect_dsl(kernel), kernel)
-    verifier = Verifier(engine)
+    return judge_candidate(engine, candidate, problem, problem.module.cases(), settings, path, progress)
+
+
+def judge_candidate(
+    engine: Engine,
+    candidate: Candidate,
+    problem: Problem,
+    cases: Sequence[Case],
+    settings: Settings,
+    path: Path | None = None,
+    progress: Progress = lambda verdict: None,
+) -> Judgement:
+    """All gates on one candidate, of which nothing is left behind."""
     try:
-        return verifier.judge(
-            candidate,
-            problem.module.cases(),
-            level=settings.level,
-            gates=settings.gates,
-            seed=settings.seed,
-            keep_going=settings.keep_going,
-            path=path,
-            problem=problem,
-            progress=progress,
-        )
+        with Verifier(engine) as verifier:
+            return verifier.judge(
+                candidate,
+                cases,
+                level=settings.level,
+                gates=settings.gates,
+                seed=settings.seed,
+                keep_going=settings.keep_going,
+                path=path,
+                problem=problem,
+                progress=progress,
+            )
     finally:
-        verifier.close()
         engine.forget(candidate)
 
 

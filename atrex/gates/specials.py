@@ -15,12 +15,13 @@ def run(ctx: GateContext) -> None:
     for shape in ctx.representatives():
         inputs = problem.spec.inputs
         matrices = [n for n in problem.row_inputs() if len(inputs[n].shape) > 1]
+        forms = dict.fromkeys(inputs[name].shape for name in matrices)  # in an order that a seed repeats
         for name in problem.contract.specials:
             if name in matrices:
                 _in_rows(ctx, shape, (name,))
             else:
                 _in_tensor(ctx, shape, name)
-        for form in {inputs[name].shape for name in matrices}:  # both zeros of a sum negative, and the like
+        for form in forms:  # both zeros of a sum negative, and the like
             alike = tuple(n for n in problem.contract.specials if n in matrices and inputs[n].shape == form)
             if len(alike) > 1:
                 _in_rows(ctx, shape, alike)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from atrex.audit.tasks import allclose
 from atrex.gates import GATES
-from atrex.gates.context import GateContext, Level, make_plan
+from atrex.gates.context import GateContext, Level
 from atrex.inputs import build_inputs
 from atrex.judge import Session, new_seed
 from atrex.protocol import Call, InputSpec
 from atrex.records import Case, Shape, Status, Verdict
-from atrex.verify import Verifier, engine_kind, run_gate
+from atrex.verify import Verifier, gate_context, run_gate
 
 _ALLCLOSE_CASES = 3
 
@@ -33,16 +33,11 @@ def context_for(
     session: Session, cases: Sequence[Case], level: Level, gate: str, verifier: Verifier, stack: ExitStack
 ) -> GateContext:
     """A gate's view of a session's candidate."""
-    return GateContext(
-        gate=gate,
-        session=session,
-        problem=session.problem,
-        cases=cases,
-        plan=make_plan(level, engine_kind(session.engine, session.candidate)),
-        seed=new_seed(),
-        command="atrex verify",
-        sanitized=lambda: stack.enter_context(verifier.sanitizing().session(session.candidate)),
-    )
+
+    def sanitized() -> Session:
+        return stack.enter_context(verifier.sanitizing().session(session.candidate))
+
+    return gate_context(gate, session, cases, level, new_seed(), "atrex verify", sanitized)
 
 
 def judge(session: Session, cases: Sequence[Case], verifier: Verifier) -> Judged:

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from atrex.candidate import read_source
 from atrex.errors import UsageError
 from atrex.foreign.adapters.item import Item, labels_of, read_json
 from atrex.foreign.messages import Source
-from atrex.foreign.verify import read_text
 
 _MOST_ELEMENTS = 1 << 14  # of one call, so that the interpreter can be asked for it
 _CALLS = 6
@@ -33,7 +33,7 @@ def find(directory: Path) -> Iterator[Item]:
             data = read_json(meta)
             kernel = _beside(folder, data, "kernel", "kernel.py")
             reference = _beside(folder, data, "reference", "ref_fp64.py")
-            made, text = source(read_text(reference), data), read_text(kernel)
+            made, text = source(read_source(reference), data), read_source(kernel)
         except (UsageError, KeyError, TypeError, ValueError, IndexError) as error:
             yield Item(name, kernel, "", unusable=f"meta.json: {type(error).__name__}: {error}")
             continue

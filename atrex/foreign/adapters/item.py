@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from atrex.candidate import read_source
 from atrex.errors import UsageError
 from atrex.foreign.messages import Source
-from atrex.foreign.verify import read_text
 
 Label = bool | None  # what the source says: right, wrong, nothing
 
@@ -38,7 +38,7 @@ def python_files(directory: Path) -> list[tuple[Path, str]]:
     for path in sorted(directory.rglob("*.py")):
         if path.is_file() and not any(part.startswith(".") or part == "__pycache__" for part in path.parts):
             try:
-                found.append((path, read_text(path)))
+                found.append((path, read_source(path)))
             except UsageError:
                 continue  # no kernel can be in what is not text
     return found
@@ -47,14 +47,14 @@ def python_files(directory: Path) -> list[tuple[Path, str]]:
 def read_json(path: Path) -> Any:
     """A JSON file. Raises UsageError naming it."""
     try:
-        return json.loads(read_text(path))
+        return json.loads(read_source(path))
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not JSON: {error}") from None
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
     """The objects of a JSON-lines file. Raises UsageError naming file and line."""
-    for number, line in enumerate(read_text(path).splitlines(), 1):
+    for number, line in enumerate(read_source(path).splitlines(), 1):
         if not line.strip():
             continue
         try:

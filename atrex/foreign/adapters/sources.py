@@ -5,19 +5,19 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from atrex.candidate import read_source
 from atrex.errors import UsageError
 from atrex.foreign.adapters import gpuemu, tritonbench
 from atrex.foreign.adapters.item import read_json
 from atrex.foreign.loading import SEPARATOR
 from atrex.foreign.messages import Source
-from atrex.foreign.verify import read_text
 
 _ARRAYS = re.compile(r"\bread_inputs\s*\(")
 
 
 def source_of(reference: Path) -> Source:
     """A reference with what lies beside it. Raises UsageError."""
-    text = read_text(reference)
+    text = read_source(reference)
     if _ARRAYS.search(text):
         meta = reference.with_name("meta.json")
         try:
@@ -29,6 +29,6 @@ def source_of(reference: Path) -> Source:
 
 def kernel_of(path: Path) -> str:
     """A kernel's source without the test that a benchmark appends below a line of #. Raises UsageError."""
-    text = read_text(path)
+    text = read_source(path)
     head, *tail = SEPARATOR.split(text, maxsplit=1)
     return head if tail and "def test_" in tail[0] else text

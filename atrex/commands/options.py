@@ -1,0 +1,20 @@
+"""Options and arguments that several commands have; nothing heavy is imported here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+DeviceOption = Literal["auto", "cpu", "cuda"]
+Device = Annotated[DeviceOption, typer.Option(help="auto: CUDA if there is a GPU, else CPU")]
+Json = Annotated[bool, typer.Option("--json", help="print one JSON document")]
+Workload = Annotated[str, typer.Option(help="workload name or file")]
+Operator = Annotated[str, typer.Option("--op", help="operator, in any spelling: rms_norm, rmsnorm")]
+CaseNames = Annotated[list[str] | None, typer.Option("--case", help="case id or number; repeatable")]
+Seed = Annotated[int | None, typer.Option(help="seed; a fresh one is drawn without it")]
+RunsDir = Annotated[
+    Path | None, typer.Option("--runs", help="directory of runs [default: $ATREX_RUNS or ./runs]")
+]
+File = Annotated[Path, typer.Argument(help="a candidate: one Python file with class Model(nn.Module)")]
