@@ -39,15 +39,15 @@ Job = tuple[Candidate, Sequence[Case]]
 
 
 class NotTimed(Exception):
-    """A case has no timing, for a reason of one line; `candidate` is the id of the one to blame, if any."""
+    """A case has no timing, for a reason of one line.
 
-    def __init__(
-        self, reason: str, candidate: str = "", *, memory: bool = False, timeout: bool = False
-    ) -> None:
+    `candidate` is the id of the one to blame and `kind` its fault, if it was one's.
+    """
+
+    def __init__(self, reason: str, candidate: str = "", kind: FaultKind | None = None) -> None:
         super().__init__(reason)
         self.candidate = candidate
-        self.memory = memory  # there was not enough of it
-        self.timeout = timeout  # trying again would take as long again
+        self.kind = kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,17 +115,13 @@ class MachineLab:
         try:
             return measure_case(sessions, case, rules, telemetry, self.bound(case).sol_us)
         except CandidateFault as fault:
-            reason = NotTimed(
-                f"{fault.kind.value}: {fault.message}",
-                fault.candidate,
-                memory=fault.kind is FaultKind.OUT_OF_MEMORY,
-                timeout=fault.kind is FaultKind.TIMEOUT,
-            )
+            reason = NotTimed(f"{fault.kind.value}: {fault.message}", fault.candidate, fault.kind)
         except HarnessError as error:  # inputs are built outside candidate code
             memory = "out of memory" in str(error).lower() or "OutOfMemory" in str(error)
-            reason = NotTimed(f"harness: {error}", memory=memory)
+            reason = NotTimed(f"harness: {error}", kind=FaultKind.OUT_OF_MEMORY if memory else None)
         except (torch.OutOfMemoryError, MemoryError) as error:
-            reason = NotTimed(f"the judge ran out of memory: {str(error).splitlines()[0]}", memory=True)
+            what = f"the judge ran out of memory: {str(error).splitlines()[0]}"
+            reason = NotTimed(what, kind=FaultKind.OUT_OF_MEMORY)
         finally:
             if care.held and device == "cuda":
                 torch.cuda.empty_cache()  # what the judge's own check took is the workers' again

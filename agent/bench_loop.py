@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from agent.bench_agents import Agent, stamped
@@ -16,10 +16,11 @@ from atrex.candidate import Candidate
 from atrex.gates.context import Level
 from atrex.measure import Timing
 from atrex.problem import load_problem
-from atrex.records import Case, Judgement, Result, Status
+from atrex.records import Case, FaultKind, Judgement, Result, Status
 from atrex.report.workload import Entrant, Outcome
 
 NOT_REACHED = "not reached within the budget"
+NOT_BELIEVED = "not believed: wrong on {}"
 GIVEN_UP = "not tried: {} cases of this operator before it took too long"
 _TIMEOUTS = 2  # of one operator; each has cost as much as a hundred other cases
 Say = Callable[[str], None]
@@ -129,12 +130,21 @@ class Loop:
         held = {"never": set[str](), "sample": held_in_sample(plan.cases), "always": everyone}[
             self.agent.hold
         ]
-        for number, case in enumerate(plan.cases, 1):
+        doubt = ""
+        # Those that are looked at come first: if one is wrong, none of the operator's others is believed.
+        for number, case in enumerate(sorted(plan.cases, key=lambda case: case.id not in held), 1):
             self.progress(
                 f"{plan.operator} {number}/{len(plan.cases)}, case {self._done + number} of {self._total}"
             )
             care = Care(held=case.id in held, stranger=self.agent.judged)
-            self._settle(kernel, case, partial(self._time, kernel, care))
+            find = partial(self._refuse, kernel, doubt) if doubt else partial(self._time, kernel, care)
+            accepted = self._settle(kernel, case, find, anyway=bool(doubt))
+            if not accepted and not doubt:
+                doubt = NOT_BELIEVED.format(case.id)
+                self.found.entrants[-1] = Entrant(
+                    operator=plan.operator, outcome="rejected", candidate=kernel.id,
+                    note=self.found.reasons[case.id],
+                )  # fmt: skip
 
     def _settle(
         self,
@@ -143,21 +153,22 @@ class Loop:
         find: Callable[[Case], tuple[Result, str]],
         *,
         anyway: bool = False,
-    ) -> None:
+    ) -> bool:
         """One case's result: from the book, or found now and put there, or left open when time is up.
 
-        `anyway`: it takes no time.
+        `anyway`: it takes no time. False: it is there, and a rejection.
         """
         key = (kernel.id, case.operator, case.id)
         if key not in self.book.results:
             if self._late() and not anyway:
                 self.found.reasons[case.id] = NOT_REACHED
-                return
+                return True
             self.book.add(*find(case))
         result = self.book.results[key]
         self.found.results.append(result)
         if result.latency is None:
             self.found.reasons[case.id] = self.book.notes.get(key, "no reason on record")
+        return result.accepted
 
     def _refuse(self, kernel: Candidate, why: str, case: Case) -> tuple[Result, str]:
         """The result of a rejected kernel: no speed."""
@@ -168,7 +179,8 @@ class Loop:
 
         A second attempt, in fresh processes, is made without eager beside it if that was at fault, and with
         one set of inputs if memory ran out: a busy machine can make an honest claim of time look late. What
-        took too long is not tried again, and after some of that the operator's other cases are given up.
+        took too long is not tried again, and after some of that the operator's other cases are given up. What
+        was wrong is a rejection.
         """
         if self._timeouts >= _TIMEOUTS:
             return self._result(kernel, case, True, ()), GIVEN_UP.format(_TIMEOUTS)
@@ -178,14 +190,19 @@ class Loop:
         except NotTimed as first:
             if first.candidate and first.candidate != kernel.id:
                 contestants = [kernel]
-            elif first.timeout:
-                self._timeouts += 1
-                return self._result(kernel, case, True, ()), str(first)
-            care = Care(held=care.held, stranger=care.stranger, lean=first.memory)
+            elif first.kind in (FaultKind.TIMEOUT, FaultKind.WRONG):
+                self._timeouts += first.kind is FaultKind.TIMEOUT
+                return self._without(kernel, case, first)
+            care = replace(care, lean=first.kind is FaultKind.OUT_OF_MEMORY)
         try:
             return self._result(kernel, case, True, self.lab.time(contestants, case, care)), ""
         except NotTimed as second:
-            return self._result(kernel, case, True, ()), str(second)
+            return self._without(kernel, case, second)
+
+    def _without(self, kernel: Candidate, case: Case, why: NotTimed) -> tuple[Result, str]:
+        """The result of a case that could not be timed, or was wrong."""
+        wrong = why.kind is FaultKind.WRONG and why.candidate in ("", kernel.id)
+        return self._result(kernel, case, not wrong, ()), str(why)
 
     def _rivals(self, kernel: Candidate) -> list[Candidate]:
         """Eager PyTorch where it is wanted; it does not run beside itself."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -25,12 +25,24 @@ _SEED_MASK = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """A tensor inside a larger buffer whose remainder holds a known pattern."""
+    """A tensor inside a larger buffer whose remainder holds a known pattern.
+
+    Where the tensor lies is noted when it is made: whoever gets it may point it elsewhere (Triton in its
+    interpreter does that with what it allocates).
+    """
 
     name: str
     buffer: Tensor  # 1-D, the tensor's dtype
     tensor: Tensor
     fill: Fill
+    _start: int = field(init=False)
+    _shape: torch.Size = field(init=False)
+    _strides: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_start", self.tensor.storage_offset())
+        object.__setattr__(self, "_shape", self.tensor.shape)
+        object.__setattr__(self, "_strides", self.tensor.stride())
 
     def intact(self) -> bool:
         """Whether every element of the buffer outside the tensor still holds the pattern."""
@@ -40,11 +52,11 @@ class Guarded:
 
     def _outside(self) -> Tensor:
         """The elements of the buffer that are not the tensor's."""
-        start = self.tensor.storage_offset()
-        if self.tensor.is_contiguous():
-            return torch.cat((self.buffer[:start], self.buffer[start + self.tensor.numel() :]))
+        own = torch.as_strided(self.buffer, self._shape, self._strides, self._start)
+        if own.is_contiguous():
+            return torch.cat((self.buffer[: self._start], self.buffer[self._start + own.numel() :]))
         outside = torch.ones(self.buffer.shape, dtype=torch.bool, device=self.buffer.device)
-        torch.as_strided(outside, self.tensor.shape, self.tensor.stride(), start).fill_(False)
+        torch.as_strided(outside, self._shape, self._strides, self._start).fill_(False)
         return self.buffer[outside]
 
 

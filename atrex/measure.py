@@ -273,12 +273,12 @@ def _check_kept(session: Session, problem: Problem, spec: InputSpec, seeds: tupl
     nbytes = sum(problem.nbytes(out, spec.shape) + 64 for out in problem.spec.outputs.values())
     outputs = session.keep(index, nbytes).outputs
     if set(outputs) != set(problem.spec.outputs):
-        raise CandidateFault(FaultKind.EXITED, "a timed call left no output of the declared form")
+        raise CandidateFault(FaultKind.WRONG, "a timed call left none of the declared form")
     for name, declared in problem.spec.outputs.items():
         form, got = problem.tensor_shape(declared, spec.shape), outputs[name]
         right = got.shape == form or (declared.bounded and got.shape[1:] == form[1:])
         if not right or got.dtype != problem.tensor_dtype(declared, spec.shape):
-            raise CandidateFault(FaultKind.EXITED, "a timed call left an output of another form")
+            raise CandidateFault(FaultKind.WRONG, "a timed call left one of another form")
     inputs, _ = build_inputs(problem, ours, session.engine.torch_device)
     if spec.tile_rows is not None:
         sliced = problem.row_outputs()
@@ -289,7 +289,7 @@ def _check_kept(session: Session, problem: Problem, spec: InputSpec, seeds: tupl
         return  # the accuracy gate has said so already; a timed call cannot be judged either
     if found:
         name, mismatch = found
-        raise CandidateFault(FaultKind.EXITED, f"a timed call's output is wrong: {name} {mismatch.what}")
+        raise CandidateFault(FaultKind.WRONG, f"a timed call gave {name} {mismatch.what}")
 
 
 def _latency(contestant: Contestant, telemetry: dict[str, Any]) -> Latency:

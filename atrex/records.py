@@ -48,6 +48,7 @@ class FaultKind(StrEnum):
     TIMEOUT = "timeout"
     EXITED = "exited"  # the process ended or broke the protocol without answering
     FORBIDDEN = "forbidden"  # the sandbox refused something the candidate tried
+    WRONG = "wrong output"  # of a timed call, where the judge looked
 
 
 class Shape(Record):

@@ -1,4 +1,4 @@
-"""Rows as PyTorch's fused attention needs them."""
+"""Rows as PyTorch's fused attention and cuBLAS's fused linear layers need them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ _BYTES = 16  # of a vector load
 
 
 def aligned(tensor: Tensor) -> Tensor:
-    """The tensor, or a copy of it if not all of its rows begin at multiples of 16 bytes.
+    """The tensor, or a copy of it if its rows are not dense or do not all begin at multiples of 16 bytes.
 
     scaled_dot_product_attention on CUDA does not look: with rows at odd strides it gives NaN or a misaligned
-    access (torch 2.11 on an H200, seen by the gate `layouts`).
+    access, and cuDNN's refuses columns apart. cuBLAS then rounds a product before it adds the bias. (torch
+    2.11 on an H200; the gate `layouts` saw all of it.)
     """
     unit = _BYTES // tensor.element_size()
     steps = (tensor.storage_offset(), *tensor.stride()[:-1])
-    return (
-        tensor.clone(memory_format=torch.contiguous_format) if any(step % unit for step in steps) else tensor
-    )
+    dense = tensor.stride(-1) == 1 and not any(step % unit for step in steps)
+    return tensor if dense else tensor.clone(memory_format=torch.contiguous_format)

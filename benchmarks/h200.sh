@@ -7,7 +7,7 @@
 #   benchmarks/h200.sh fit           # inputs, reference and oracle of all 440 cases
 #   benchmarks/h200.sh control       # eager PyTorch through the gates of all operators
 #   benchmarks/h200.sh audit         # the task audit on production shapes, CASES an operator
-#   benchmarks/h200.sh bench         # AGENT=eager or compile over all 440 cases, at most 10 minutes
+#   benchmarks/h200.sh bench         # AGENT=eager or compile over all 440 cases, at most 10 minutes (ARGS: more)
 #   benchmarks/h200.sh gates         # honest kernels and mutants, isolation and GPU tests: tables into $OUT
 set -euo pipefail
 out=${OUT:-/tmp/h200}
@@ -29,16 +29,17 @@ case ${1:-optimize} in
         ;;
     control)
         time python3 -u benchmarks/negative_control.py ${OPS:-} --device cuda --jobs "${JOBS:-8}" \
-            --output "$out/control.md" | tee "$out/control.txt" || true
+            --output "$out/control.md" | tee "$out/control.txt"
         ;;
     audit)
         time python3 -u -m atrex audit-tasks --device cuda --scale full --cases "${CASES:-2}" \
-            --output "$out/audit.md" 2>&1 | tee "$out/audit.txt" || true
+            --output "$out/audit.md" 2>&1 | tee "$out/audit.txt"
         ;;
     bench)
         time python3 -u -m atrex bench --agent "${AGENT:-eager}" --device cuda --budget "${BUDGET:-9m}" \
-            --runs /tmp/runs 2>&1 | tee "$out/bench.txt"
+            --runs /tmp/runs ${ARGS:-} 2>&1 | tee "$out/bench.txt" || failed=$?  # a bench with failures still has its report
         cp /tmp/runs/*/report.md /tmp/runs/*/report.json /tmp/runs/*/ledger.jsonl "$out/"
+        exit "${failed:-0}"
         ;;
     gates)
         time python3 -m atrex verify knowledge/kernels/triton/rms_norm/row_tiles.py --op rms_norm --device cuda --all \

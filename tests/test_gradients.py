@@ -104,7 +104,7 @@ def test_a_kernel_without_a_backward_is_unsupported(verifier: Verifier) -> None:
 
 @pytest.mark.parametrize("operator", OURS)
 def test_the_formula_is_the_operator(operator: str) -> None:
-    """In fp64 it gives the oracle's values; and its gradient is that of finite differences."""
+    """On the same inputs it gives the oracle's values; what is differentiated is the operator."""
     problem = load_problem(operator)
     for shape in [one for one in problem.odd() if 0 < problem.elements(one) <= 1 << 12][:4] or [
         _tiny(operator)

@@ -25,6 +25,7 @@ from atrex.inputs import (
     fill_value,
     permutation,
     place,
+    raw_bytes,
     repeat_rows,
     special_value,
     tile_rows_for,
@@ -360,3 +361,23 @@ class TestOnCuda:
 
 if __name__ == "__main__":  # the other process of TestSameBits
     print(*(digest(recipe) for recipe in recipes()))
+
+
+def test_the_bytes_of_a_tensor_whose_extents_of_one_have_other_strides() -> None:
+    """Such a tensor is contiguous to PyTorch, and a kernel's empty_like keeps the strides of its input."""
+    value = torch.empty_strided((1, 1, 1), (2, 2, 2), dtype=torch.bfloat16).fill_(1.5)
+    assert value.is_contiguous()
+    assert raw_bytes(value).tolist() == [0xC0, 0x3F]
+    part = torch.arange(6, dtype=torch.int32).view(2, 3)[1:]
+    assert raw_bytes(part).tolist() == [3, 0, 0, 0, 4, 0, 0, 0, 5, 0, 0, 0]
+
+
+def test_a_guard_stays_where_it_was_put() -> None:
+    """A tensor that is pointed elsewhere, as Triton's interpreter does with an empty one, keeps its guard."""
+    far = torch.zeros(400, dtype=torch.bfloat16)
+    for count in (0, 8):
+        guarded = place("x", torch.ones(count, dtype=torch.bfloat16), "contiguous", "nan")
+        guarded.tensor.set_(far.untyped_storage(), 300, (40,), (2,))
+        assert guarded.intact()
+        guarded.buffer[-1] = 0.0
+        assert not guarded.intact()

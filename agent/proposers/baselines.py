@@ -50,6 +50,7 @@ are what a model fixes, so each of their sizes gets code of its own, as it would
 """
 
 import torch
+import torch._inductor.config
 from torch import nn
 
 from bench.{operator}.reference import reference
@@ -58,6 +59,11 @@ from bench.{operator}.reference import reference
 torch._dynamo.config.recompile_limit = 512
 torch._dynamo.config.accumulated_recompile_limit = 4096
 torch._dynamo.config.automatic_dynamic_shapes = False
+# Inductor drops a rounding between two operations that it fuses; where the operator's definition names that
+# rounding (silu_and_mul, fused_add_rms_norm, ...) the result would be another function's.
+torch._inductor.config.emulate_precision_casts = True
+if torch.__version__ < (2, 13):  # there (2.11 was seen to) a pattern drops fp32 -> bf16 -> fp32 all the same
+    torch._inductor.config.pattern_matcher = False
 
 
 class Model(nn.Module):

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from atrex.problem import Draw, Expected, Init, Input, Precision
 from atrex.records import Cost, Shape
+from bench.alignment import aligned
 from bench.rounding import interval
 
 _ORACLE_CHUNK = (
@@ -41,7 +42,7 @@ def reference(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     At extents that are no multiples of 8 cuBLAS may round before it adds the bias, or between parts of the
     sum (torch 2.11 on an H200, seen by the gate `shapes`); there the product is kept in fp32.
     """
-    hidden, weight, bias = inputs["hidden_states"], inputs["weight"], inputs["bias"]
+    hidden, weight, bias = (aligned(inputs[name]) for name in ("hidden_states", "weight", "bias"))
     if hidden.is_cuda and any(extent % 8 for extent in weight.shape):
         wide = torch.mm(hidden, weight.T, out_dtype=torch.float32)
         gate = (wide + bias).to(hidden.dtype)

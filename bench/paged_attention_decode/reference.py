@@ -16,6 +16,7 @@ from torch import Tensor
 
 from atrex.problem import Draw, Expected, Init, Input, Source, expand
 from atrex.records import Cost, Shape
+from bench.alignment import aligned
 from bench.attention_forward import probes
 from bench.attention_forward.softmax import packed_attention
 from bench.unified_attention import paging
@@ -114,7 +115,7 @@ def reference(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     that one rounding is within the contract. Sequences go in chunks only to bound the memory of the copies;
     production cases are one chunk.
     """
-    query, tables, lens = inputs["query"], inputs["block_tables"], inputs["seq_lens"].tolist()
+    query, tables, lens = aligned(inputs["query"]), inputs["block_tables"], inputs["seq_lens"].tolist()
     if not lens:
         return {"out": torch.empty_like(query)}
     width = max(1, max(lens)) * inputs["k_cache"][0, :, :, 0].numel()
@@ -132,8 +133,8 @@ def _decode(query: Tensor, inputs: Mapping[str, Tensor], tables: Tensor, lens: l
         return torch.zeros_like(query)
     used = tables[:, : -(-longest // inputs["v_cache"].shape[3])]
     # [S, blocks, Hkv, D/x, block_size, x] and [S, blocks, Hkv, D, block_size] to [S, Hkv, keys, D].
-    k = inputs["k_cache"][used].permute(0, 2, 1, 4, 3, 5).flatten(4).flatten(2, 3)
-    v = inputs["v_cache"][used].permute(0, 2, 1, 4, 3).flatten(2, 3)
+    k = aligned(inputs["k_cache"][used].permute(0, 2, 1, 4, 3, 5).flatten(4).flatten(2, 3))
+    v = aligned(inputs["v_cache"][used].permute(0, 2, 1, 4, 3).flatten(2, 3))
     grouped = query.unflatten(1, (k.shape[1], -1))
     return paging.decode(grouped, k[:, :, :longest], v[:, :, :longest], lens).flatten(1, 2)
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from atrex.problem import Draw, Expected, Init, Input, Source, expand
 from atrex.records import Cost, Shape
+from bench.alignment import aligned
 from bench.attention_forward import probes
 from bench.attention_forward.softmax import packed_attention
 from bench.unified_attention import paging
@@ -109,7 +110,7 @@ def reference(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     loop over distinct prefill lengths, since fused kernels take rectangular batches (production cases have
     one); sequences with one query are padded to the longest and masked, a chunk at a time to bound memory.
     """
-    q, starts = inputs["q"], inputs["cu_seqlens_q"]
+    q, starts = aligned(inputs["q"]), inputs["cu_seqlens_q"]
     pairs = [(n, m) for n, m in torch.stack((starts.diff(), inputs["seqused_k"])).T.tolist()]
     if len(set(pairs)) == 1 and pairs[0][0] == pairs[0][1] > 0:
         batch = q.unflatten(0, (len(pairs), pairs[0][0]))
@@ -133,7 +134,8 @@ def reference(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _gather(cache: Tensor, table: Tensor, length: int) -> Tensor:
     """The first `length` rows of each sequence: [S, Hkv, length, D]."""
-    return cache[table[:, : -(-length // cache.shape[1])]].flatten(1, 2)[:, :length].transpose(1, 2)
+    blocks = aligned(cache[table[:, : -(-length // cache.shape[1])]])
+    return blocks.flatten(1, 2)[:, :length].transpose(1, 2)
 
 
 def _prefill(q: Tensor, inputs: Mapping[str, Tensor], table: Tensor, length: int) -> Tensor:

@@ -17,7 +17,7 @@ from atrex.candidate import Candidate
 from atrex.gates.context import Level
 from atrex.ledger import Ledger
 from atrex.measure import Timing
-from atrex.records import Bound, Case, Judgement, Latency, Status, Verdict
+from atrex.records import Bound, Case, FaultKind, Judgement, Latency, Status, Verdict
 from atrex.report.workload import WorkloadReport
 from atrex.score import score_cases
 
@@ -173,7 +173,7 @@ class TestLoop:
         assert len(lab.timed) == 4
 
     def test_a_fault_leaves_one_case_unmeasured_and_goes_on(self, tmp_path: Path) -> None:
-        full = NotTimed("out of memory: 80 GiB", memory=True)
+        full = NotTimed("out of memory: 80 GiB", kind=FaultKind.OUT_OF_MEMORY)
         lab = SyntheticLab(fault=lambda _c, case, _care: full if case.id == "rms_norm-001" else None)
         found = run(tmp_path, lab)
         assert found.reasons == {"rms_norm-001": "out of memory: 80 GiB"}
@@ -186,17 +186,42 @@ class TestLoop:
         assert not lab.timed, "a recorded failure is a result, too"
 
     def test_a_case_that_fits_with_one_set_of_inputs_is_measured_so(self, tmp_path: Path) -> None:
-        lab = SyntheticLab(fault=lambda _c, _case, care: None if care.lean else NotTimed("oom", memory=True))
+        full = NotTimed("oom", kind=FaultKind.OUT_OF_MEMORY)
+        lab = SyntheticLab(fault=lambda _c, _case, care: None if care.lean else full)
         assert report(run(tmp_path, lab)).measured == pytest.approx(1)
 
     def test_an_operator_that_takes_too_long_is_given_up(self, tmp_path: Path) -> None:
-        slow = NotTimed("timeout: no answer within 90 s", timeout=True)
+        slow = NotTimed("timeout: no answer within 90 s", kind=FaultKind.TIMEOUT)
         lab = SyntheticLab(fault=lambda _c, case, _care: slow if case.operator == "rms_norm" else None)
         found = run(tmp_path, lab)
         assert [name for _, name, _ in lab.timed][:3] == ["rms_norm-000", "rms_norm-001", "silu_and_mul-000"]
         assert found.reasons["rms_norm-001"] == "timeout: no answer within 90 s"
         assert found.reasons["rms_norm-002"].startswith("not tried: 2 cases")
         assert report(found).measured == pytest.approx(0.25)
+
+    def test_an_operator_that_is_wrong_where_it_was_looked_at_is_believed_nowhere(
+        self, tmp_path: Path
+    ) -> None:
+        """A compiler is looked at on a sample, which is measured first."""
+        wrong = NotTimed("wrong output: out error 1", kind=FaultKind.WRONG)
+        fault = lambda _c, case, care: wrong if care.held and case.operator == "rms_norm" else None  # noqa: E731
+        lab = SyntheticLab(fault=fault)
+        found = run(tmp_path, lab, Agent("compile"))
+        assert [name for _, name, _ in lab.timed] == ["rms_norm-000"] + [c.id for c in PLANS[1].cases]
+        assert (
+            found.reasons["rms_norm-001"]
+            == found.reasons["rms_norm-002"]
+            == "not believed: wrong on rms_norm-000"
+        )
+        seen = report(found)
+        assert [(row.op, row.outcome, row.S) for row in seen.operators] == [
+            ("rms_norm", "rejected", 0.0),
+            ("silu_and_mul", "baseline", 0.5),
+        ]
+        assert seen.coverage == pytest.approx(0.25)
+        again = SyntheticLab()
+        assert run(tmp_path, again, Agent("compile")).reasons == found.reasons
+        assert not again.timed
 
     def test_eager_that_fails_beside_a_kernel_is_left_out(self, tmp_path: Path) -> None:
         def fault(candidate: Candidate, _case: Case, _care: Care) -> NotTimed | None:

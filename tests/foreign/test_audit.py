@@ -12,7 +12,7 @@ import pytest
 from atrex.cli import main
 from atrex.errors import UsageError
 from atrex.foreign import audit
-from atrex.foreign.adapters import ADAPTERS
+from atrex.foreign.adapters import ADAPTERS, Format
 from atrex.foreign.adapters.item import Item
 from atrex.foreign.adapters.sources import kernel_of, source_of
 from atrex.foreign.audit import Plan, digest
@@ -73,6 +73,15 @@ def test_atrex_bench_is_found(write: Write) -> None:
     operators = {name: item.operator for name, item in items.items()}
     assert operators == {"rmsnorm/a": "rms_norm", "silu_and_mul_v2": "silu_and_mul", "other": ""}
     assert items["other"].unusable
+
+
+@pytest.mark.parametrize("format", ["kernelbench", "tritonbench-t", "kernelbenchx", "atrex-bench"])
+def test_a_file_that_cannot_be_read_has_a_row(format: Format, write: Write) -> None:
+    directory = write({"sub/rms_norm.py": "class ModelNew: pass"})
+    (directory / "sub" / "rms_norm.py").write_bytes(b"class ModelNew: pass  # \xff\xfe")
+    (item,) = ADAPTERS[format](directory)
+    assert item.id == "sub/rms_norm"
+    assert "not UTF-8 text" in item.unusable
 
 
 def test_a_kernel_is_read_without_its_test(tritonbench: Path) -> None:

@@ -19,7 +19,9 @@ _MODEL = re.compile(r"^class Model\b", re.MULTILINE)
 def find(directory: Path) -> Iterator[Item]:
     """Every file with class Model."""
     labels = labels_of(directory)
-    for path, text in python_files(directory):
+    files, unreadable = python_files(directory)
+    yield from unreadable
+    for path, text in files:
         if not _MODEL.search(text):
             continue
         name = str(path.relative_to(directory).with_suffix(""))

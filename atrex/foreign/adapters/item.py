@@ -32,16 +32,20 @@ class Item:
 Adapter = Callable[[Path], Iterator[Item]]
 
 
-def python_files(directory: Path) -> list[tuple[Path, str]]:
-    """All readable Python files below a directory with their text, in the order of their names."""
-    found = []
+def python_files(directory: Path) -> tuple[list[tuple[Path, str]], list[Item]]:
+    """All Python files below a directory with their text, by name; and an item for each that has none.
+
+    What cannot be read may be a kernel: it gets a row that says why it was not judged.
+    """
+    found, unreadable = list[tuple[Path, str]](), list[Item]()
     for path in sorted(directory.rglob("*.py")):
         if path.is_file() and not any(part.startswith(".") or part == "__pycache__" for part in path.parts):
             try:
                 found.append((path, read_source(path)))
-            except UsageError:
-                continue  # no kernel can be in what is not text
-    return found
+            except UsageError as error:
+                name = str(path.relative_to(directory).with_suffix(""))
+                unreadable.append(Item(name, path, "", unusable=str(error)))
+    return found, unreadable
 
 
 def read_json(path: Path) -> Any:

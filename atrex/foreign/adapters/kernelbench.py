@@ -24,7 +24,8 @@ _NUMBERED = re.compile(r"level_?(\d+)_problem_(\d+)(?:_sample_(\d+))?")
 
 def find(directory: Path) -> Iterator[Item]:
     """Every file with class ModelNew."""
-    files = python_files(directory)
+    files, unreadable = python_files(directory)
+    yield from unreadable
     tasks = {path: text for path, text in files if _is_task(text)}
     labels = labels_of(directory)
     for path, text in files:

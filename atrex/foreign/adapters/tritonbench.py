@@ -44,7 +44,8 @@ BESIDE = {"data_utils": _DATA_UTILS}
 
 def find(directory: Path) -> Iterator[Item]:
     """Every kernel for which there is a task."""
-    files = python_files(directory)
+    files, unreadable = python_files(directory)
+    yield from unreadable
     tasks = {path.stem: (path, text) for path, text in files if _is_task(text)}
     labels = labels_of(directory)
     for path, text in files:
