@@ -279,6 +279,29 @@ def doctor(json: Json = False) -> None:
     run(as_json=json)
 
 
+@app.command()
+def fallbacks(
+    path: Annotated[str, typer.Argument(metavar="PATH", help="a file, a directory, or a run")],
+    static: Annotated[bool, typer.Option("--static", help="only read the files; run nothing")] = False,
+    op: Annotated[str, typer.Option("--op", help="operator [default: by file or folder name]")] = "",
+    entry: Annotated[str, typer.Option(help="class or function [default: ModelNew or Model]")] = "",
+    workload: Workload = "atrex-bench",
+    jobs: Annotated[int | None, typer.Option(min=1, help="files read at a time [default: cores]")] = None,
+    fail_on: Annotated[
+        Literal["partial", "unresolved", "dead-kernel", "fallback", "broken"] | None,
+        typer.Option("--fail-on", help="exit 1 if a file is that bad, or worse (in this order)"),
+    ] = None,
+    runs: RunsDir = None,
+    sarif: Annotated[bool, typer.Option("--sarif", help="print SARIF 2.1.0, for code review")] = False,
+    json: Json = False,
+) -> None:
+    """Hunt PyTorch fallbacks in agent output: who did the work, file by file."""
+    from atrex.commands.fallbacks import Options
+    from atrex.commands.fallbacks import fallbacks as run
+
+    run(Options(path, op, entry, workload, jobs, fail_on, runs, sarif, json))
+
+
 @app.command("runs")
 def runs_(runs: RunsDir = None, json: Json = False) -> None:
     """All runs, the newest first."""

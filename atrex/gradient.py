@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from atrex.fallback import classify_op
+from atrex.fallback.operations import classify_op
 from atrex.problem import LAMBDA, UNIT_ROUNDOFF, Draw, Expected, Problem
 from atrex.records import Shape
 

@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from atrex.dsl import cpp
-from atrex.fallback import classify_kernel, classify_op
+from atrex.fallback.operations import classify_kernel, classify_op
 from atrex.protocol import LaunchReport
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from atrex.fallback import classify_kernel, classify_op
+from atrex.fallback.operations import classify_kernel, classify_op
 
 
 class Names(TorchDispatchMode):

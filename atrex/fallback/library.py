@@ -1,0 +1,380 @@
+"""What calls of libraries do: transform a function, make a kernel, prepare, compute."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from atrex.fallback import native, operations
+from atrex.fallback.tables import (
+    COMPILERS,
+    CONTAINERS,
+    KERNEL_MAKERS,
+    LIBRARIES,
+    NUMPY_SETUP,
+    RAW_KERNELS,
+    TRANSFORMS,
+    WRAPPERS,
+)
+from atrex.fallback.values import (
+    UNKNOWN,
+    Bound,
+    Builtin,
+    Class,
+    Const,
+    Function,
+    Instance,
+    Kernel,
+    Lib,
+    LibObject,
+    Mapping,
+    Method,
+    Opaque,
+    Partial,
+    Seq,
+    Tensor,
+    Value,
+    merged,
+    options_of,
+    tensors_in,
+    view,
+)
+
+if TYPE_CHECKING:
+    from atrex.fallback.reader import Reader
+
+Args = list[Value]
+Keywords = dict[str, Value]
+
+
+def call(r: Reader, path: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    """A call of a library's function or class by its dotted path."""
+    root, _, rest = path.partition(".")
+    given = [*args, *keywords.values()]
+    if path in KERNEL_MAKERS:
+        return _kernel(r, path, args, node)
+    if path in RAW_KERNELS:
+        return r.define(_text(args[1:2]) or "raw kernel", node, python=False)
+    if path in WRAPPERS:
+        return _wrapped(path, args)
+    if path in COMPILERS or path in TRANSFORMS:
+        return _compiled(path, args, keywords)
+    handler = _SPECIAL.get(path)
+    if handler is not None:
+        return handler(r, args, keywords, node)
+    if root == "builtins":
+        return _builtin(r, rest, args, keywords, node)
+    if root == "torch":
+        return _torch(r, rest, args, keywords, node)
+    if root == "numpy":
+        return _numpy(r, rest, given, node)
+    if root == "operator":
+        return _operator(r, rest, args, node)
+    if root in ("triton", "atrex", "numba", "pycuda") or root in sys.stdlib_module_names:
+        if root == "triton" and rest.startswith("ops."):
+            return r.compute(path, tensors_in(given), node)
+        return _plain_call(r, path, args, keywords, node)
+    if root == "einops" and rest in ("rearrange", "repeat", "parse_shape"):
+        return view(merged(tensors_in(given))) if tensors_in(given) else UNKNOWN
+    if root in LIBRARIES or root == "einops":
+        if tensors_in(given):
+            return r.compute(path, tensors_in(given), node)
+        return LibObject(path) if rest.rpartition(".")[2][:1].isupper() else UNKNOWN
+    if tensors_in(given):
+        r.report("unresolved", path, node, reason="a module that is not known")
+        return Tensor("data")
+    return Opaque(f"what {path} gives") if "." in path or root.startswith(".") else UNKNOWN
+
+
+def _kernel(r: Reader, path: str, args: Args, node: ast.AST) -> Value:
+    """A kernel of a function of the file; with options only, the decorator to come."""
+    for one in args:
+        if isinstance(one, Function):
+            return r.define(one.name, one.node)
+    return Builtin(lambda inner, _keywords, _node: _kernel(r, path, inner, node) if inner else UNKNOWN)
+
+
+def _wrapped(path: str, args: Args) -> Value:
+    """What is decorated, or a decorator that gives it back."""
+    keep = (Function, Kernel, Class, Method, Partial, Builtin, Tensor, Instance, Seq, Bound)
+    if path == "typing.cast":
+        return args[1] if len(args) > 1 else UNKNOWN
+    plain = [one for value in args for one in options_of(value) if isinstance(one, keep)]
+    if path in ("triton.autotune", "triton.heuristics", "functools.wraps") or not plain:
+        return Builtin(lambda inner, _keywords, _node: inner[0] if inner else UNKNOWN)
+    return Tensor("data") if path.startswith("torch.nn.") and isinstance(plain[0], Tensor) else args[0]
+
+
+def _compiled(path: str, args: Args, keywords: Keywords) -> Value:
+    """A function whose operations a compiler turns into kernels, or a decorator that makes one."""
+    target = args[0] if args else keywords.get("model", UNKNOWN)
+    if isinstance(target, Const) or target == UNKNOWN:
+        return Builtin(lambda inner, _keywords, _node: Partial(inner[0], through=path) if inner else UNKNOWN)
+    if path.endswith("checkpoint"):
+        return Partial(target, list(args[1:]), through=path)
+    return Partial(target, through=path)
+
+
+def _torch(r: Reader, rest: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    from atrex.fallback.calls import method
+
+    given = [*args, *keywords.values()]
+    tensors, parts = tensors_in(given), rest.split(".")
+    last = parts[-1]
+    if parts[0] == "ops" and len(parts) >= 3:
+        known = r.registered.get(f"{parts[1]}::{parts[2]}")
+        if known is not None:
+            return r.call(known, args, keywords, node)
+        if parts[1] != "aten":
+            return r.compute(f"torch.{rest}", tensors, node)
+    if parts[0] == "Tensor" and len(parts) == 2 and tensors:
+        return method(r, tensors[0], last, args[1:], keywords, node)
+    if parts[0] == "nn" and parts[1:2] != ["functional"] and last[:1].isupper():
+        return _nn(r, rest, args, keywords)
+    if rest == "nn.functional.pad" and not tensors:
+        return UNKNOWN
+    kind = operations.classify_function(rest)
+    if kind == "compute":
+        if not tensors and not any(isinstance(one, Opaque | Seq) for one in given):
+            return Tensor("constant")
+        result = r.compute(f"torch.{rest}", tensors, node)
+        for out in options_of(keywords.get("out", UNKNOWN)):
+            if isinstance(out, Tensor):
+                out.fill()
+        return result
+    base = last.removeprefix("new_")
+    if base.startswith("empty"):
+        return Tensor("data")
+    if kind == "glue" and base not in (
+        "clone",
+        "contiguous",
+        "to",
+        "copy_",
+        "as_tensor",
+        "tensor",
+        "asarray",
+    ):
+        return Tensor("constant")
+    if tensors:
+        if base in ("split", "chunk", "tensor_split", "broadcast_tensors"):
+            return Seq([view(merged(tensors))] * 2)
+        return view(tensors[0]) if len(tensors) == 1 else merged(tensors)
+    if kind == "glue" or base in ("from_numpy", "frombuffer", "load"):
+        return Tensor("constant")
+    return LibObject(f"torch.{rest}") if last[:1].isupper() else UNKNOWN
+
+
+def _nn(r: Reader, rest: str, args: Args, keywords: Keywords) -> Value:
+    """A module of torch.nn: an object that computes when it is called."""
+    path = f"torch.{rest}"
+    if path in CONTAINERS:
+        return args[0] if args else Seq([])
+    if path == "torch.nn.ModuleDict":
+        return args[0] if args else Mapping({})
+    if path == "torch.nn.Sequential":
+        stages = list(args)
+
+        def through(inner: Args, _keywords: Keywords, node: ast.AST) -> Value:
+            value = inner[0] if inner else UNKNOWN
+            for stage in stages:
+                value = r.call(stage, [value], {}, node)
+            return value
+
+        return Builtin(through)
+    if path == "torch.nn.Identity":
+        return Builtin(lambda inner, _keywords, _node: inner[0] if inner else UNKNOWN)
+    return LibObject(path)
+
+
+def call_object(r: Reader, owner: LibObject, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    """Calling an object of a library: a module of torch.nn computes."""
+    tensors = tensors_in([*args, *keywords.values()])
+    if owner.path.startswith("torch.nn."):
+        return r.compute(owner.path, tensors, node)
+    if tensors and owner.path.partition(".")[0] in LIBRARIES:
+        return r.compute(owner.path, tensors, node)
+    return merged(tensors) if tensors else UNKNOWN
+
+
+def method_of_object(
+    r: Reader, owner: LibObject, name: str, args: Args, keywords: Keywords, node: ast.AST
+) -> Value:
+    """A method of an object of a library; executors and threads run what they are given."""
+    if name in ("to", "cuda", "eval", "half", "bfloat16", "float", "train", "requires_grad_", "double"):
+        return owner
+    if name in ("submit", "map", "apply_async", "run", "call_soon", "starmap", "apply") and args:
+        return _run_given(r, args[0], list(args[1:]), node)
+    if name in ("forward", "__call__"):
+        return call_object(r, owner, args, keywords, node)
+    if owner.path == "torch.library.Library" and name in ("impl", "register"):
+        return UNKNOWN
+    tensors = tensors_in([*args, *keywords.values()])
+    if tensors and (owner.path.startswith("torch.nn.") or owner.path.partition(".")[0] in LIBRARIES):
+        return r.compute(f"{owner.path}.{name}", tensors, node)
+    return UNKNOWN
+
+
+def _run_given(r: Reader, function: Value, args: Args, node: ast.AST) -> Value:
+    items = [one.items[0] if isinstance(one, Seq) and one.items else one for one in args]
+    return r.call(function, items, {}, node)
+
+
+def of_callable(r: Reader, owner: Value, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    """What hangs on a function: decorators of a registered operator, a wrapped call."""
+    if name in ("__call__", "forward", "apply"):
+        return r.call(owner, args, keywords, node)
+    if name in (
+        "register_kernel",
+        "register_fake",
+        "register_autograd",
+        "register_vmap",
+        "register_torch_dispatch",
+    ):
+        if args and isinstance(args[0], Function):
+            return args[0]
+        return Builtin(lambda inner, _keywords, _node: inner[0] if inner else UNKNOWN)
+    if name in ("setter", "getter", "deleter", "register"):
+        return Builtin(lambda inner, _keywords, _node: inner[0] if inner else UNKNOWN)
+    return UNKNOWN
+
+
+def _numpy(r: Reader, rest: str, given: Args, node: ast.AST) -> Value:
+    tensors = tensors_in(given)
+    if not tensors:
+        return Tensor("constant") if rest.partition(".")[0] not in ("dtype", "iinfo", "finfo") else UNKNOWN
+    if rest.partition(".")[0] in NUMPY_SETUP:
+        return view(merged(tensors))
+    return r.compute(f"numpy.{rest}", tensors, node)
+
+
+def _operator(r: Reader, rest: str, args: Args, node: ast.AST) -> Value:
+    """The functions of `operator`, by name or made to order."""
+    from atrex.fallback.expressions import attribute, item
+
+    if rest == "methodcaller" and args:
+        name = _text(args[:1])
+
+        def called(inner: Args, _keywords: Keywords, where: ast.AST) -> Value:
+            return (
+                r.call(attribute(r, inner[0], name, where), list(args[1:]), {}, where) if inner else UNKNOWN
+            )
+
+        return Builtin(called)
+    if rest == "attrgetter" and args:
+        path = _text(args[:1]).split(".")
+
+        def got(inner: Args, _keywords: Keywords, where: ast.AST) -> Value:
+            value = inner[0] if inner else UNKNOWN
+            for name in path:
+                value = attribute(r, value, name, where)
+            return value
+
+        return Builtin(got)
+    if rest in ("getitem", "itemgetter") and len(args) > 1:
+        return item(r, args[0], args[1], node)
+    tensors = [one for value in args for one in options_of(value) if isinstance(one, Tensor)]
+    return r.compute(f"operator.{rest}", tensors, node) if tensors else UNKNOWN
+
+
+def _builtin(r: Reader, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    from atrex.fallback import pythonic
+
+    return pythonic.call(r, name, args, keywords, node)
+
+
+def _plain_call(r: Reader, path: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    """The standard library and Triton's host side: what they are given to run is run."""
+    if path.endswith(("Thread", "Process", "Timer")):
+        target = keywords.get("target", args[1] if len(args) > 1 else UNKNOWN)
+        inner = keywords.get("args", Seq([]))
+        r.call(target, inner.items if isinstance(inner, Seq) else [], {}, node)
+        return LibObject(path)
+    if path.startswith("ctypes.") and path.endswith(("CDLL", "LoadLibrary", "PyDLL", "WinDLL")):
+        return Opaque("a shared object")
+    if path in ("triton.cdiv", "triton.next_power_of_2"):
+        return UNKNOWN
+    last = path.rpartition(".")[2]
+    if path.partition(".")[0] in ("itertools", "collections", "more_itertools", "copy"):
+        found = [one for value in args for one in (value.items if isinstance(value, Seq) else [])]
+        return Seq(found or list(args))
+    return LibObject(path) if last[:1].isupper() else UNKNOWN
+
+
+def _reduce(r: Reader, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    from atrex.fallback.expressions import elements
+
+    if len(args) < 2:
+        return UNKNOWN
+    items = elements(r, args[1]) or [UNKNOWN]
+    value = args[2] if len(args) > 2 else items[0]
+    for one in items[1:] or items:
+        value = r.call(args[0], [value, one], {}, node)
+    return value
+
+
+def _import_module(r: Reader, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    name = _text(args[:1])
+    if name:
+        return Lib(name)
+    r.report("unresolved", "import of a name that is computed", node)
+    return Opaque("a module whose name is computed")
+
+
+def _register(r: Reader, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    """torch.library.custom_op and triton_op: the function under a name, or a decorator that puts it there."""
+    name = _text(args[:1])
+
+    def put(inner: Args, _keywords: Keywords, _node: ast.AST) -> Value:
+        if inner:
+            r.registered[name.partition(".")[0]] = inner[0]
+        return inner[0] if inner else UNKNOWN
+
+    functions: Args = [one for one in args[1:] if isinstance(one, Function | Partial | Method)]
+    return put(functions[:1], {}, node) if functions else Builtin(put)
+
+
+def _impl(r: Reader, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    return _register(r, [one for one in args if not isinstance(one, Lib | LibObject)], keywords, node)
+
+
+def _decoded(r: Reader, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    """base64 of a text that is known: the text."""
+    import base64
+    import binascii
+
+    known = args[0].value if args and isinstance(args[0], Const) else None
+    if isinstance(known, str | bytes) and len(known) < 1 << 16:
+        try:
+            return Const(base64.b64decode(known))
+        except (binascii.Error, ValueError):
+            return UNKNOWN
+    return UNKNOWN
+
+
+def _property(r: Reader, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    for one in args[:1]:
+        if isinstance(one, Function):
+            one.kind = "property"
+    return args[0] if args else UNKNOWN
+
+
+def _partial(r: Reader, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    return Partial(args[0], list(args[1:]), dict(keywords)) if args else UNKNOWN
+
+
+def _text(args: Args) -> str:
+    return args[0].value if args and isinstance(args[0], Const) and isinstance(args[0].value, str) else ""
+
+
+_SPECIAL: dict[str, Callable[[Reader, Args, Keywords, ast.AST], Value]] = {
+    "functools.partial": _partial, "functools.partialmethod": _partial, "functools.reduce": _reduce,
+    "functools.cached_property": _property, "importlib.import_module": _import_module,
+    "torch.library.custom_op": _register, "torch.library.triton_op": _register, "torch.library.impl": _impl,
+    "torch.library.register_kernel": _impl, "base64.b64decode": _decoded,
+    "torch.utils.cpp_extension.load_inline": native.load_inline, "atrex.dsl.cpp.compile": native.compiled,
+    "torch.utils.cpp_extension.load": native.load, "cupy.RawModule": native.raw_module,
+}  # fmt: skip
+
+__all__ = ["call", "call_object", "method_of_object", "of_callable"]
