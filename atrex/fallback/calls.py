@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from atrex.fallback import library, operations
+from atrex.fallback import expressions, library, operations
 from atrex.fallback.values import (
     NONE,
     UNKNOWN,
@@ -75,7 +75,7 @@ def call(r: Reader, function: Value, args: list[Value], keywords: dict[str, Valu
             return library.call_object(r, function, args, keywords, node)
         case Opaque(how=how):
             r.report("unresolved", f"a call of {how}", node)
-            return Tensor("data") if tensors_in([*args, *keywords.values()]) else UNKNOWN
+            return Tensor("data") if tensors_in([*args, *keywords.values()]) else function
     return UNKNOWN
 
 
@@ -155,13 +155,20 @@ def _object(
     names = ("forward", "__call__") if is_module(instance) else ("__call__",)
     for name in names:
         found = instance.cls.find(name)
-        if isinstance(found, Function):
-            return r.call(found, [instance, *args], keywords, node)
         if found is not None:
-            return r.call(found, args, keywords, node)
+            result = r.call(expressions.bound(found, instance), args, keywords, node)
+            return run_hooks(r, instance, result, node)
         if name in instance.attributes:
             return r.call(instance.attributes[name], args, keywords, node)
     return UNKNOWN
+
+
+def run_hooks(r: Reader, instance: Instance, result: Value, node: ast.AST) -> Value:
+    """What the hooks of a module make of its result."""
+    hooks = instance.attributes.get("__hooks__")
+    for hook in hooks.items if isinstance(hooks, Seq) else []:
+        result = union(r.call(hook, [instance, Seq([result]), result], {}, node), result)
+    return result
 
 
 def _partial(

@@ -16,6 +16,7 @@ from atrex.fallback.values import (
     NONE,
     UNKNOWN,
     Bound,
+    Builtin,
     Class,
     Const,
     Function,
@@ -35,6 +36,7 @@ from atrex.fallback.values import (
     Tensor,
     Union,
     Value,
+    is_module,
     quoted,
     tensors_in,
     union,
@@ -63,7 +65,7 @@ def elements(r: Reader, value: Value) -> list[Value] | None:
         case Tensor():
             return [view(value)] * 2
         case Const(value=str() as text):
-            return [Const(letter) for letter in text[:_ELEMENTS]]
+            return [Const(letter) for letter in text] if len(text) <= _ELEMENTS else None
         case Union(options=options):
             found = [elements(r, one) for one in options]
             whole = [one for items in found if items for one in items]
@@ -97,6 +99,8 @@ def _starred_name(stars: list[str], name: str) -> Value:
                 return Lib(f"{module}.{name}")
         elif root in ("torch", "triton", "numpy"):
             return Lib(f"{module}.{name}")
+    if stars:
+        return Opaque(f"{name}, from {' or '.join(stars)}")
     return Opaque(f"the name {name}, which nothing here defines")
 
 
@@ -127,6 +131,8 @@ def attribute(r: Reader, owner: Value, name: str, node: ast.AST) -> Value:
             return owner if name == "fn" else Bound(owner, name)
         case Native():
             return Partial(owner, through=name)
+        case Builtin() if name in ("to", "cuda", "eval", "half", "bfloat16", "float", "train", "double"):
+            return Builtin(lambda _args, _keywords, _node: owner)
         case Partial(function=function) if name in ("func", "__wrapped__", "_torchdynamo_orig_callable"):
             return function
         case Function() if name == "__wrapped__":
@@ -148,14 +154,31 @@ def _of_instance(r: Reader, owner: Instance, name: str, node: ast.AST) -> Value:
             return Method(found, owner.cls)
         case Function(kind="property"):
             return r.call(found, [owner], {}, node)
-        case Function():
-            return Method(found, owner)
+        case Function() | Partial():
+            return bound(found, owner)
+        case None if is_module(owner) and name in ("register_forward_hook", "register_forward_pre_hook"):
+            return Builtin(lambda args, _keywords, _node: _hooked(owner, args))
         case None:
             fallback = owner.cls.find("__getattr__")
             if isinstance(fallback, Function):
                 return r.call(fallback, [owner, Const(name)], {}, node)
             return Mapping(dict(owner.attributes.items())) if name == "__dict__" else UNKNOWN
     return found
+
+
+def bound(found: Value, owner: Value) -> Value:
+    """What a class holds, with the object as its first argument."""
+    if isinstance(found, Partial) and isinstance(found.function, Function):
+        return Partial(found.function, [owner, *found.args], found.keywords, found.through)
+    return Method(found, owner) if isinstance(found, Function) else found
+
+
+def _hooked(owner: Instance, hooks: list[Value]) -> Value:
+    """A hook that runs after (or before) each call of a module."""
+    known = owner.attributes.setdefault("__hooks__", Seq([]))
+    if isinstance(known, Seq):
+        known.items += hooks[:1]
+    return UNKNOWN
 
 
 def _of_class(r: Reader, owner: Class, name: str) -> Value:
@@ -199,6 +222,9 @@ def item(r: Reader, owner: Value, index: Value, node: ast.AST) -> Value:
         case Mapping(items=items):
             if isinstance(index, Const) and index.value in items:
                 return items[index.value]
+            hidden = next((one for one in owner.rest if isinstance(one, Opaque)), None)
+            if hidden is not None:
+                return hidden
             return union(*owner.all()) if owner.all() else UNKNOWN
         case Const(value=str() as text) if isinstance(index, Const) and isinstance(index.value, int):
             return Const(text[index.value]) if -len(text) <= index.value < len(text) else UNKNOWN
@@ -212,8 +238,13 @@ def item(r: Reader, owner: Value, index: Value, node: ast.AST) -> Value:
                 return r.call(method, [owner, index], {}, node)
         case Class() | Function() | Partial():
             return owner  # a generic alias
-        case Opaque() | Lib():
-            return owner if isinstance(owner, Opaque) else UNKNOWN
+        case Opaque():
+            return owner
+        case Lib(path=path) if path.endswith(".__dict__") or path == "sys.modules":
+            if not (isinstance(index, Const) and isinstance(index.value, str)):
+                return Opaque(f"{path} at a computed name")
+            within = path.removesuffix(".__dict__")
+            return Lib(index.value) if path == "sys.modules" else attribute(r, Lib(within), index.value, node)
     return UNKNOWN
 
 

@@ -12,7 +12,9 @@ from atrex.fallback.tables import (
     COMPILERS,
     CONTAINERS,
     KERNEL_MAKERS,
+    KNOWN_OPS,
     LIBRARIES,
+    LOADERS,
     NUMPY_SETUP,
     RAW_KERNELS,
     TRANSFORMS,
@@ -55,6 +57,8 @@ def call(r: Reader, path: str, args: Args, keywords: Keywords, node: ast.AST) ->
     given = [*args, *keywords.values()]
     if path in KERNEL_MAKERS:
         return _kernel(r, path, args, node)
+    if path in LOADERS:
+        return Opaque(path)
     if path in RAW_KERNELS:
         return r.define(_text(args[1:2]) or "raw kernel", node, python=False)
     if path in WRAPPERS:
@@ -85,7 +89,7 @@ def call(r: Reader, path: str, args: Args, keywords: Keywords, node: ast.AST) ->
     if tensors_in(given):
         r.report("unresolved", path, node, reason="a module that is not known")
         return Tensor("data")
-    return Opaque(f"what {path} gives") if "." in path or root.startswith(".") else UNKNOWN
+    return Opaque(f"what {path} gives")
 
 
 def _kernel(r: Reader, path: str, args: Args, node: ast.AST) -> Value:
@@ -127,10 +131,16 @@ def _torch(r: Reader, rest: str, args: Args, keywords: Keywords, node: ast.AST) 
         known = r.registered.get(f"{parts[1]}::{parts[2]}")
         if known is not None:
             return r.call(known, args, keywords, node)
-        if parts[1] != "aten":
-            return r.compute(f"torch.{rest}", tensors, node)
+        if parts[1] not in KNOWN_OPS:
+            r.report("unresolved", f"torch.{rest}", node, reason="an operator that the file does not define")
+            return Tensor("data")
     if parts[0] == "Tensor" and len(parts) == 2 and tensors:
         return method(r, tensors[0], last, args[1:], keywords, node)
+    if rest in ("ops.load_library", "classes.load_library"):
+        r.report("unresolved", f"torch.{rest}", node, reason="operators of a library of another file")
+        return UNKNOWN
+    if rest == "library.Library":
+        return LibObject("torch.library.Library", _text(args[:1]))
     if parts[0] == "nn" and parts[1:2] != ["functional"] and last[:1].isupper():
         return _nn(r, rest, args, keywords)
     if rest == "nn.functional.pad" and not tensors:
@@ -208,7 +218,9 @@ def method_of_object(
         return _run_given(r, args[0], list(args[1:]), node)
     if name in ("forward", "__call__"):
         return call_object(r, owner, args, keywords, node)
-    if owner.path == "torch.library.Library" and name in ("impl", "register"):
+    if owner.path == "torch.library.Library":
+        if name == "impl" and len(args) > 1:
+            r.registered[f"{owner.name}::{_text(args[:1]).partition('.')[0]}"] = args[1]
         return UNKNOWN
     tensors = tensors_in([*args, *keywords.values()])
     if tensors and (owner.path.startswith("torch.nn.") or owner.path.partition(".")[0] in LIBRARIES):
@@ -255,6 +267,8 @@ def _operator(r: Reader, rest: str, args: Args, node: ast.AST) -> Value:
 
     if rest == "methodcaller" and args:
         name = _text(args[:1])
+        if not name:
+            return Opaque("operator.methodcaller of a computed name")
 
         def called(inner: Args, _keywords: Keywords, where: ast.AST) -> Value:
             return (
@@ -264,6 +278,8 @@ def _operator(r: Reader, rest: str, args: Args, node: ast.AST) -> Value:
         return Builtin(called)
     if rest == "attrgetter" and args:
         path = _text(args[:1]).split(".")
+        if path == [""]:
+            return Opaque("operator.attrgetter of a computed name")
 
         def got(inner: Args, _keywords: Keywords, where: ast.AST) -> Value:
             value = inner[0] if inner else UNKNOWN
@@ -292,7 +308,7 @@ def _plain_call(r: Reader, path: str, args: Args, keywords: Keywords, node: ast.
         r.call(target, inner.items if isinstance(inner, Seq) else [], {}, node)
         return LibObject(path)
     if path.startswith("ctypes.") and path.endswith(("CDLL", "LoadLibrary", "PyDLL", "WinDLL")):
-        return Opaque("a shared object")
+        return Opaque(path)
     if path in ("triton.cdiv", "triton.next_power_of_2"):
         return UNKNOWN
     last = path.rpartition(".")[2]
@@ -318,8 +334,8 @@ def _import_module(r: Reader, args: Args, keywords: Keywords, node: ast.AST) -> 
     name = _text(args[:1])
     if name:
         return Lib(name)
-    r.report("unresolved", "import of a name that is computed", node)
-    return Opaque("a module whose name is computed")
+    r.report("unresolved", "importlib.import_module of a computed name", node)
+    return Opaque("importlib.import_module of a computed name")
 
 
 def _register(r: Reader, args: Args, keywords: Keywords, node: ast.AST) -> Value:
@@ -353,6 +369,12 @@ def _decoded(r: Reader, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     return UNKNOWN
 
 
+def _dedented(r: Reader, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    import textwrap
+
+    return Const(textwrap.dedent(_text(args))) if _text(args[:1]) else UNKNOWN
+
+
 def _property(r: Reader, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     for one in args[:1]:
         if isinstance(one, Function):
@@ -373,8 +395,9 @@ _SPECIAL: dict[str, Callable[[Reader, Args, Keywords, ast.AST], Value]] = {
     "functools.cached_property": _property, "importlib.import_module": _import_module,
     "torch.library.custom_op": _register, "torch.library.triton_op": _register, "torch.library.impl": _impl,
     "torch.library.register_kernel": _impl, "base64.b64decode": _decoded,
+    "textwrap.dedent": _dedented, "inspect.cleandoc": _dedented,
     "torch.utils.cpp_extension.load_inline": native.load_inline, "atrex.dsl.cpp.compile": native.compiled,
-    "torch.utils.cpp_extension.load": native.load, "cupy.RawModule": native.raw_module,
+    "cupy.RawModule": native.raw_module,
 }  # fmt: skip
 
 __all__ = ["call", "call_object", "method_of_object", "of_callable"]

@@ -92,11 +92,6 @@ def compiled(r: Reader, args: list[Value], keywords: dict[str, Value], node: ast
     return judged(r, text, names[0] if names else "C++", node)
 
 
-def load(r: Reader, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
-    """torch.utils.cpp_extension.load: sources in other files, which are not read."""
-    return Opaque("C++ or CUDA of another file")
-
-
 def raw_module(r: Reader, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
     """cupy.RawModule(code=…): its functions are kernels."""
     text = _sources(args[:1] or [keywords.get("code", UNKNOWN)])

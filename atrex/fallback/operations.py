@@ -26,7 +26,7 @@ _SETUP = names(
 )
 _GLUE = names(
     """copy_ clone _to_copy contiguous fill_ zero_ zeros zeros_like new_zeros ones ones_like new_ones
-    full full_like new_full to _local_scalar_dense item"""
+    full full_like new_full to _local_scalar_dense item cat stack"""
 )
 # What PyTorch's Python interface has beside ATen's names.
 _SETUP_METHODS = _SETUP | names(
@@ -38,8 +38,8 @@ _SETUP_METHODS = _SETUP | names(
     register_hook backward new_tensor __len__ __repr__ __format__ __hash__ __dlpack__"""
 )
 _GLUE_METHODS = _GLUE | names(
-    """float half bfloat16 double int long short byte bool char type type_as cpu cuda tolist numpy astype tobytes
-    pin_memory clone copy_ to_dense __int__ __float__ __bool__ __index__"""
+    """float half bfloat16 double int long short byte bool char type type_as cpu cuda tolist numpy astype
+    tobytes pin_memory clone copy_ to_dense __int__ __float__ __bool__ __index__"""
 )
 _SETUP_FUNCTIONS = _SETUP | names(
     """device Size Stream Event Generator finfo iinfo dtype is_tensor is_floating_point is_complex is_nonzero
@@ -54,7 +54,8 @@ _SETUP_FUNCTIONS = _SETUP | names(
 )
 _GLUE_FUNCTIONS = _GLUE | names(
     """arange linspace logspace eye range rand randn randint randperm rand_like randn_like randint_like
-    normal tensor as_tensor asarray scalar_tensor tril_indices triu_indices meshgrid cartesian_prod"""
+    concat concatenate hstack vstack dstack column_stack normal tensor as_tensor asarray scalar_tensor
+    tril_indices triu_indices meshgrid cartesian_prod"""
 )
 # Of torch: namespaces that prepare, observe or configure.
 _SETUP_SPACES = names(
@@ -72,7 +73,15 @@ VIEWS = names("T mT H mH data real imag grad _base")
 # What a tensor gives to the host.
 TO_HOST = names("item tolist tobytes __int__ __float__ __bool__ __index__ cpu numpy")
 # Kernels that move or fill memory, as CUPTI names them.
-_GLUE_KERNELS = ("memcpy", "memset", "fillfunctor", "direct_copy_kernel", "copy_kernel", "bfloat16_copy")
+_GLUE_KERNELS = (
+    "memcpy",
+    "memset",
+    "fillfunctor",
+    "direct_copy_kernel",
+    "copy_kernel",
+    "bfloat16_copy",
+    "catarraybatchedcopy",
+)
 
 
 def classify_op(name: str) -> OpClass:

@@ -79,7 +79,8 @@ def call(r: Reader, name: str, args: list[Value], keywords: dict[str, Value], no
             else UNKNOWN
         )
     if name == "compile":
-        return args[0] if args else UNKNOWN
+        known = args[0] if args else UNKNOWN
+        return known if isinstance(known, Const) else Opaque("compile of a computed text")
     return UNKNOWN
 
 
@@ -145,6 +146,11 @@ def _sequence(r: Reader, name: str, args: list[Value]) -> Value:
         ]
         return Seq(list(rows))
     items = elements(r, args[0]) if args else []
+    if name in ("reversed", "sorted", "set", "frozenset") and items is not None:
+        if name == "reversed":
+            return Seq(items[::-1])
+        if all(isinstance(one, Const) for one in items) and len(items) > 1:
+            return Seq([UNKNOWN])  # in an order that is not followed
     if items is None:
         return Seq([UNKNOWN]) if name == "enumerate" else UNKNOWN
     return Seq([Seq([UNKNOWN, one]) for one in items]) if name == "enumerate" else Seq(items)

@@ -39,6 +39,26 @@ def _names(r: Reader, args: list[Value], scope: Scope, node: ast.Call) -> Value:
     return Mapping(names, [Opaque("a name that is computed")])
 
 
+def _namespace(given: list[Value], scope: Scope) -> Scope:
+    """The scope that exec writes to: a dict that it was given, or the one around it."""
+    for one in given:
+        if isinstance(one, Mapping):
+            return Scope(_Names(one), None)
+    return scope
+
+
+class _Names(dict[str, Value]):
+    """The names of a namespace that also is a dict of the file."""
+
+    def __init__(self, mapping: Mapping) -> None:
+        super().__init__({str(key): value for key, value in mapping.items.items()})
+        self.mapping = mapping
+
+    def __setitem__(self, name: str, value: Value) -> None:
+        super().__setitem__(name, value)
+        self.mapping.items[name] = value
+
+
 def _executed(r: Reader, args: list[Value], scope: Scope, node: ast.Call) -> Value:
     """eval and exec of a text that is known are read like the file; others are not."""
     what = args[0] if args else UNKNOWN
@@ -54,7 +74,7 @@ def _executed(r: Reader, args: list[Value], scope: Scope, node: ast.Call) -> Val
                     ast.copy_location(part, node)
             if len(tree.body) == 1 and isinstance(tree.body[0], ast.Expr):
                 return r.evaluate(tree.body[0].value, scope)
-            r.run(tree.body, scope)
+            r.run(tree.body, _namespace(args[1:], scope))
             return NONE
     r.report("unresolved", quoted(node.func), node)
     return Opaque(f"{quoted(node.func)} of a text that is computed")

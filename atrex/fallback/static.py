@@ -11,6 +11,7 @@ from pathlib import Path
 
 from atrex.candidate import read_source
 from atrex.errors import UsageError
+from atrex.fallback.calls import run_hooks
 from atrex.fallback.reader import Reader
 from atrex.fallback.records import FileReport, Finding, KernelSite, Outcome
 from atrex.fallback.values import (
@@ -23,6 +24,7 @@ from atrex.fallback.values import (
     Kernel,
     Mapping,
     Opaque,
+    Partial,
     Scope,
     Seq,
     Tensor,
@@ -169,6 +171,8 @@ def _enter(r: Reader, entry: Value, inputs: dict[str, Value]) -> None:
     own = [target] if isinstance(target, Instance) and function else []
     with r.reaching(True):
         returned = r.call(function if own and function else target, [*own, *args], keywords, where)
+        if isinstance(target, Instance) and own:
+            returned = run_hooks(r, target, returned, where)
         r.promote([returned])
 
 
@@ -184,9 +188,10 @@ def _function_of(target: Value) -> Function | None:
             return one
         if isinstance(one, Instance):
             for name in ("forward", "__call__"):
-                found = one.cls.find(name)
-                if isinstance(found, Function):
-                    return found
+                found = one.attributes.get(name) or one.cls.find(name)
+                inner = found.function if isinstance(found, Partial) else found
+                if isinstance(inner, Function):
+                    return inner
     return None
 
 

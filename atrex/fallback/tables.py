@@ -52,3 +52,14 @@ NUMPY_SETUP = names(
 )
 # Of torch.nn: lists.
 CONTAINERS = names("""torch.nn.ModuleList torch.nn.ParameterList""")
+# Namespaces of torch.ops that compute.
+KNOWN_OPS = names(
+    """aten prims quantized torchvision vllm xformers flash_attn fbgemm sgl_kernel trtllm torchao _C mkldnn"""
+)
+# Give something that no reading can know.
+LOADERS = names(
+    """pickle.loads pickle.load marshal.loads marshal.load dill.loads cloudpickle.loads types.FunctionType
+    types.CodeType importlib.util.module_from_spec importlib.util.spec_from_file_location runpy.run_path
+    runpy.run_module importlib.reload imp.load_source importlib.machinery.SourceFileLoader torch.jit.load
+    torch.utils.cpp_extension.load torch.export.load sys._getframe inspect.currentframe gc.get_objects"""
+)

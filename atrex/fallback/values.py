@@ -79,9 +79,10 @@ class Lib(Value):
 
 @dataclass(frozen=True, slots=True)
 class LibObject(Value):
-    """An instance of a library's class: nn.Linear(…), a stream, a generator."""
+    """An instance of a library's class: nn.Linear(…), a stream, a generator; `name` that it was given."""
 
     path: str
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,115 @@
+"""The static hunt for fallbacks on the labelled files: precision, recall, the confusion table.
+
+    python benchmarks/fallback_labels.py --output docs/results/fallback-labels.md
+
+A file is positive if its label is not `kernel`. Exits with 1 if precision or recall of flags is below 0.98.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from atrex.fallback.records import FileReport, Outcome
+from atrex.fallback.static import analyse
+
+ROOT = Path(__file__).parents[1] / "tests/fallbacks"
+BAR = 0.98
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """A file with what it really does and what was said of it."""
+
+    name: str
+    label: Outcome
+    report: FileReport
+    finds: tuple[str, ...]
+    line: int | None
+
+    @property
+    def found(self) -> bool:
+        """Whether the finding that must be there is: on its line, or in its words."""
+        if self.label is Outcome.BROKEN or not (self.line or self.finds):
+            return True
+        words = [word.rpartition(".")[2].lower() for word in self.finds]
+        return any(
+            finding.line == self.line or any(word in finding.operation.lower() for word in words)
+            for finding in self.report.findings
+        )
+
+
+def labelled() -> list[Labelled]:
+    """All files with their static reports."""
+    labels: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "labels.yaml").read_text(encoding="utf-8"))
+    found = []
+    for name, label in sorted(labels.items()):
+        entry = label.get("entry") or ""
+        entry = "" if entry in ("Model", "ModelNew") else entry
+        report = analyse(ROOT / "files" / name, name=name, operator=label.get("operator") or "", entry=entry)
+        finds = tuple(label.get("finds") or ())
+        found.append(Labelled(name, Outcome(label["verdict"]), report, finds, label.get("line")))
+    return found
+
+
+def rates(files: list[Labelled]) -> tuple[float, float]:
+    """Precision and recall of flagging a file at all."""
+    flagged = [one for one in files if one.report.flagged]
+    positive = [one for one in files if one.label is not Outcome.KERNEL]
+    both = sum(one.label is not Outcome.KERNEL for one in flagged)
+    return both / max(1, len(flagged)), both / max(1, len(positive))
+
+
+def table(files: list[Labelled], seconds: float) -> str:
+    """The confusion table, and each file that is not as labelled."""
+    precision, recall = rates(files)
+    counts = Counter((one.label, one.report.verdict) for one in files)
+    same = sum(one.label is one.report.verdict for one in files)
+    lines = [
+        "# The static hunt on the labelled files",
+        "",
+        f"`python benchmarks/fallback_labels.py`, {time.strftime('%Y-%m-%d')}: {len(files)} files, "
+        f"{sum(one.label is not Outcome.KERNEL for one in files)} of them with a fallback or worse, "
+        f"read in {seconds:.2f} s. Flagging: **precision {precision:.3f}, recall {recall:.3f}**; the same "
+        f"verdict as the label: {same} of {len(files)}; the operation named in the label reported: "
+        f"{sum(one.found for one in files)} of {len(files)}.",
+        "",
+        "| label \\ verdict | " + " | ".join(Outcome) + " |",
+        "|---" * (len(Outcome) + 1) + "|",
+    ]
+    for label in Outcome:
+        cells = (str(counts[label, verdict] or "") for verdict in Outcome)
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    other = [one for one in files if one.label is not one.report.verdict or not one.found]
+    if other:
+        lines += ["", "| not as labelled | label | verdict | reason |", "|---|---|---|---|"]
+        rows = ((one.name, one.label, one.report.verdict, one.report.reason) for one in other)
+        lines += [f"| {' | '.join(str(cell).replace('|', '/') for cell in row)} |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Print the table; write it where asked."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--output", type=Path)
+    asked = parser.parse_args()
+    started = time.perf_counter()
+    files = labelled()
+    text = table(files, time.perf_counter() - started)
+    print(text)
+    if asked.output:
+        asked.output.write_text(text, encoding="utf-8")
+    return 0 if min(rates(files)) >= BAR else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
