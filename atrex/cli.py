@@ -283,6 +283,8 @@ def doctor(json: Json = False) -> None:
 def fallbacks(
     path: Annotated[str, typer.Argument(metavar="PATH", help="a file, a directory, or a run")],
     static: Annotated[bool, typer.Option("--static", help="only read the files; run nothing")] = False,
+    device: Device = "auto",
+    cases: Annotated[int, typer.Option(min=1, help="production cases that each file is run on")] = 2,
     op: Annotated[str, typer.Option("--op", help="operator [default: by file or folder name]")] = "",
     entry: Annotated[str, typer.Option(help="class or function [default: ModelNew or Model]")] = "",
     workload: Workload = "atrex-bench",
@@ -299,7 +301,7 @@ def fallbacks(
     from atrex.commands.fallbacks import Options
     from atrex.commands.fallbacks import fallbacks as run
 
-    run(Options(path, op, entry, workload, jobs, fail_on, runs, sarif, json))
+    run(Options(path, static, device, cases, op, entry, workload, jobs, fail_on, runs, sarif, json))
 
 
 @app.command("runs")

@@ -145,6 +145,7 @@ class Contract(Record):
     updates: dict[str, str] = {}  # input that may be updated in place -> output that may alias it
     layouts: LayoutContract = LayoutContract()
     may_be_unsupported: tuple[str, ...] = ()
+    library_calls: tuple[str, ...] = ()  # operations of a library that a candidate may leave to it: aten::mm
     gradients: tuple[str, ...] = ()  # inputs by which the operator can be differentiated
     relations: tuple[RowPermutation | PowerOfTwo, ...] = ()
 

@@ -81,6 +81,7 @@ class Call(Record):
     check_addresses: bool = False  # Triton interpreter: check every address
     disturb: int | None = None  # seed: perturb the allocator, and run load beside the call
     side_stream: bool = False  # CUDA: call on another stream, and read without device synchronisation
+    withhold: bool = False  # the candidate's own kernels do nothing: what comes out was written by others
     deliver: bool = True  # send the outputs at once; otherwise they wait for `Fetch`
     deliver_inputs: bool = False  # send the inputs as they are after the call
     gradients: GradientRequest | None = None  # send these, by the name of the input
@@ -180,6 +181,7 @@ class LaunchReport(Record):
     count: int
     device_us: float = 0.0
     stream: int = 0
+    sizes: str = ""  # of an operation's tensors, where they were largest
 
 
 class Reply(Record):

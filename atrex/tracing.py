@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from atrex.dsl import cpp
-from atrex.fallback.operations import classify_kernel, classify_op
+from atrex.fallback.operations import classify_kernel, classify_op, on_lengths
 from atrex.protocol import LaunchReport
 
 
@@ -22,6 +23,8 @@ class OperationTrace(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.count: Counter[str] = Counter()
+        self.sizes: dict[str, tuple[int, str]] = {}  # elements and sizes of the largest operands
+        self.whole: Counter[str] = Counter()  # calls that touched nothing but integers
 
     def __torch_dispatch__(
         self,
@@ -31,12 +34,23 @@ class OperationTrace(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Count the operation and run it."""
-        self.count[func.name()] += 1
+        name = func.name()
+        tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+        self.count[name] += 1
+        self.whole[name] += bool(tensors) and not any(one.is_floating_point() for one in tensors)
+        size = sum(one.numel() for one in tensors)
+        if size >= self.sizes.get(name, (0, ""))[0]:
+            self.sizes[name] = size, ", ".join(str(list(one.shape)) for one in tensors)
         return func(*args, **(kwargs or {}))
 
 
-def trace(call: Callable[[], Any], module: ModuleType, device: torch.device) -> tuple[LaunchReport, ...]:
-    """Run `call` once warm, then once traced. Operations come first, then kernels."""
+def trace(
+    call: Callable[[], Any], module: ModuleType, device: torch.device, *, metadata: bool = False
+) -> tuple[LaunchReport, ...]:
+    """Run `call` once warm, then once traced. Operations come first, then kernels.
+
+    `metadata`: integers are lengths and tables, never results, so small arithmetic on them alone is glue.
+    """
     with torch.no_grad():
         call()
         operations = OperationTrace()
@@ -46,7 +60,12 @@ def trace(call: Callable[[], Any], module: ModuleType, device: torch.device) -> 
             stack.enter_context(operations)
             call()
         reports = [
-            LaunchReport(name=name, origin=classify_op(name), count=count)
+            LaunchReport(
+                name=name,
+                origin=_origin(operations, name, metadata),
+                count=count,
+                sizes=operations.sizes[name][1],
+            )
             for name, count in sorted(operations.count.items())
         ]
         for name, count in sorted(Counter([*native, *interpreted]).items()):
@@ -54,6 +73,12 @@ def trace(call: Callable[[], Any], module: ModuleType, device: torch.device) -> 
         if device.type == "cuda":
             reports += _gpu_kernels(call, own_kernels(module))
     return tuple(reports)
+
+
+def _origin(operations: OperationTrace, name: str, metadata: bool) -> str:
+    found = classify_op(name)
+    plain = metadata and on_lengths(name) and operations.whole[name] == operations.count[name]
+    return "glue" if found == "compute" and plain else found
 
 
 def own_kernels(module: ModuleType) -> frozenset[str]:

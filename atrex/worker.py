@@ -34,6 +34,7 @@ from atrex.problem import Problem, load_problem
 from atrex.records import FaultKind
 from atrex.timing import PreparedCase
 from atrex.tracing import trace
+from atrex.withhold import withheld
 
 _REQUEST: TypeAdapter[Any] = TypeAdapter(
     protocol.Load
@@ -126,7 +127,12 @@ class Worker:
             inputs, _ = build_inputs(self.problem, request.inputs, self.device)
             model = self.model(request.inputs.shape.init)
             with candidate_code():
-                launches = trace(lambda: model(**inputs), self.module, self.device)
+                launches = trace(
+                    lambda: model(**inputs),
+                    self.module,
+                    self.device,
+                    metadata=self._whole_numbers_are_metadata(),
+                )
             return protocol.Reply(launches=launches)
         if isinstance(request, protocol.Prepare):
             self.prepared = None
@@ -144,6 +150,11 @@ class Worker:
                 return self.prepared.round(request)
         self._keep(self.prepared.output(request.index))
         return protocol.Reply(calls=(self._report({}, arena, deliver=True),))
+
+    def _whole_numbers_are_metadata(self) -> bool:
+        """Whether no output of the operator is of integers."""
+        outputs = self.problem.spec.outputs.values()
+        return not any("int" in str(output.dtype) for output in outputs)
 
     def load(self, request: protocol.Load) -> protocol.Reply:
         """Import the candidate from a file in the scratch directory, and find its class Model."""
@@ -248,6 +259,8 @@ class Worker:
             name: (problem.tensor_shape(tensor, shape), problem.tensor_dtype(tensor, shape))
             for name, tensor in problem.spec.outputs.items()
         }
+        if call.withhold:
+            stack.enter_context(withheld(self.device))
         if call.poison:
             poison_free_memory(shapes.values(), call.poison, self.device)
         if call.disturb is not None:

@@ -8,6 +8,8 @@
 #   benchmarks/h200.sh control       # eager PyTorch through the gates of all operators
 #   benchmarks/h200.sh audit         # the task audit on production shapes, CASES an operator
 #   benchmarks/h200.sh bench         # AGENT=eager or compile over all 440 cases, at most 10 minutes (ARGS: more)
+#   benchmarks/h200.sh third         # liger-kernel, fla-core, flag-gems through the gates (OPS, LEVEL, JOBS, ARGS)
+#   benchmarks/h200.sh fallbacks     # the labelled files of tests/fallbacks, read and run
 #   benchmarks/h200.sh gates         # honest kernels and mutants, isolation and GPU tests: tables into $OUT
 set -euo pipefail
 out=${OUT:-/tmp/h200}
@@ -40,6 +42,15 @@ case ${1:-optimize} in
             --runs /tmp/runs ${ARGS:-} 2>&1 | tee "$out/bench.txt" || failed=$?  # a bench with failures still has its report
         cp /tmp/runs/*/report.md /tmp/runs/*/report.json /tmp/runs/*/ledger.jsonl "$out/"
         exit "${failed:-0}"
+        ;;
+    third)
+        python3 -m compileall -q -j 0 /tmp/site/flag_gems /tmp/site/fla /tmp/site/liger_kernel /tmp/site/sqlalchemy || true
+        time python3 -u benchmarks/third_party.py ${OPS:-} --device cuda --level "${LEVEL:-screen}" \
+            --jobs "${JOBS:-8}" ${ARGS:-} --output "$out/third_party.md" 2>&1 | tee "$out/third_party.txt"
+        ;;
+    fallbacks)
+        time python3 -u benchmarks/fallback_labels.py --dynamic --device cuda --jobs "${JOBS:-8}" \
+            --output "$out/fallbacks.md" 2>&1 | tee "$out/fallbacks.txt"
         ;;
     gates)
         time python3 -m atrex verify knowledge/kernels/triton/rms_norm/row_tiles.py --op rms_norm --device cuda --all \

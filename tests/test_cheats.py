@@ -69,11 +69,6 @@ NEVER_RIGHT = {
 # Tricks that get past what they name on a CPU, and what would show them. Each is a debt, not a wish.
 ESCAPES: dict[str, str] = {
     # What is observed in the candidate's own process, or in one thread of it, can be hidden from.
-    "l2_norm/numpy_computes": "no operation of PyTorch is dispatched; sys.setprofile would see NumPy's calls",
-    "l2_norm/torch_on_a_thread": "a dispatch mode sees one thread; the profiler can see all",
-    "l2_norm/torch_without_modes": "dispatch modes can be switched off; the profiler's callbacks stay",
-    "silu_and_mul/own_kernel_when_traced": "the tracer shows itself to what it traces",
-    "silu_and_mul/trace_forged": "the worker's own tracer is replaced",
     "l2_norm/reads_on_unless_sanitized": "the sanitizer shows itself; closed pages behind tensors would not",
     # Timed passes repeat the same inputs, and the pass that is looked at says so.
     "linear_sigmoid_mul/memoised_by_content": "every pass has the same inputs; each would need its own",

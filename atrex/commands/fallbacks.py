@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import typer
 
-from atrex.commands.common import console_for_output, print_json
+from atrex.commands.common import DeviceOption, console_for_output, print_json
 from atrex.errors import UsageError
-from atrex.fallback.records import Hunt, Outcome
+from atrex.fallback.records import FileReport, Hunt, Outcome
 from atrex.fallback.sarif import sarif
 from atrex.fallback.scan import Job, find, hunt, scan
 from atrex.fallback.terminal import render
 from atrex.ledger import merge_results, read
+from atrex.records import Case
 from atrex.runs import METADATA, find_run, runs_root
 from traces.workload import load_workload
 
@@ -28,6 +30,9 @@ class Options:
     """What the command line asked for."""
 
     path: str
+    static: bool
+    device: DeviceOption
+    cases: int
     operator: str
     entry: str
     workload: str
@@ -39,9 +44,15 @@ class Options:
 
 
 def fallbacks(options: Options) -> None:
-    """Read the files, print the table, JSON or SARIF. Exits 1 if a file is as bad as `fail_on`, or worse."""
+    """Read the files, run them, print the table, JSON or SARIF.
+
+    Exits 1 if a file is as bad as `fail_on`, or worse.
+    """
     root, jobs, speedups = _jobs(options)
-    found = hunt(list(scan(jobs, options.jobs)), _weights(options.workload), speedups)
+    reports = list(scan(jobs, options.jobs))
+    if not options.static:
+        reports = _run(options, jobs, reports)
+    found = hunt(reports, _weights(options.workload), speedups)
     if options.as_sarif:
         print_json(sarif(found, root))
     elif options.as_json:
@@ -50,6 +61,28 @@ def fallbacks(options: Options) -> None:
         console_for_output().print(render(found))
     if options.fail_on and _as_bad(found, Outcome(options.fail_on)):
         raise typer.Exit(1)
+
+
+def _run(options: Options, jobs: Sequence[Job], reports: Sequence[FileReport]) -> list[FileReport]:
+    """The dynamic pass over what is for an operator of ours and could be read."""
+    from atrex.candidate import load_candidate
+    from atrex.commands.common import choose_device, operator_cases
+    from atrex.fallback.dynamic import Run, examine_all, few_cases
+    from atrex.judge import Engine
+
+    device = choose_device(options.device)
+    known: dict[str, tuple[Case, ...]] = {}
+    runs = list[Run]()
+    for job, report in zip(jobs, reports, strict=True):
+        operator = report.operator
+        if operator and report.verdict is not Outcome.BROKEN:
+            if operator not in known:
+                whole = operator_cases(options.workload, operator)
+                known[operator] = few_cases(operator, whole, options.cases, reduced=device == "cpu")
+            runs.append(Run(load_candidate(job.path, operator), known[operator], report))
+    with Engine(device) as engine:
+        done = {one.file: one for one in examine_all(engine, runs, options.jobs or 1)}
+    return [done.get(report.file, report) for report in reports]
 
 
 def _as_bad(found: Hunt, limit: Outcome) -> bool:

@@ -150,6 +150,21 @@ def launches() -> Iterator[list[str]]:
                 del function.errcheck
 
 
+@contextlib.contextmanager
+def withheld() -> Iterator[None]:
+    """Compiled functions called inside do nothing: they lead to a C function that ignores its arguments."""
+    nothing = ctypes.cast(ctypes.CDLL(None).getpid, ctypes.c_void_p).value
+    slots = [ctypes.c_void_p.from_address(ctypes.addressof(one)) for one in _functions.values()]
+    before = [slot.value for slot in slots]
+    for slot in slots:
+        slot.value = nothing
+    try:
+        yield
+    finally:
+        for slot, address in zip(slots, before, strict=True):
+            slot.value = address
+
+
 def _record(result: Any, function: Any, _arguments: tuple[Any, ...]) -> Any:
     for names in _recordings:
         names.append(function.__name__)

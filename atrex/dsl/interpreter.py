@@ -96,6 +96,7 @@ class _Launch:
     extents: list[_Extent] = field(default_factory=list)
     names: list[list[str]] = field(default_factory=list)
     violations: Violations | None = None
+    withheld: bool = False
 
 
 _launch = _Launch()
@@ -110,6 +111,17 @@ def launches() -> Iterator[list[str]]:
         yield names
     finally:
         _launch.names = [other for other in _launch.names if other is not names]
+
+
+@contextmanager
+def withheld() -> Iterator[None]:
+    """Kernels launched inside do nothing. Raises EnvironmentProblem as `install` does."""
+    install()
+    _launch.withheld = True
+    try:
+        yield
+    finally:
+        _launch.withheld = False
 
 
 @contextmanager
@@ -288,6 +300,12 @@ def _watch_launches(interpreter: Any) -> None:
         return args, named
 
     interpreter.GridExecutor._init_args_hst = init_args_hst
+    native_call = interpreter.GridExecutor.__call__
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return None if _launch.withheld else native_call(self, *args, **kwargs)
+
+    interpreter.GridExecutor.__call__ = call
 
 
 def _extents(name: str, value: Any) -> Iterator[_Extent]:

@@ -212,12 +212,11 @@ def item(r: Reader, owner: Value, index: Value, node: ast.AST) -> Value:
             chosen = tensors_in([index])
             return r.compute(f"`{quoted(node)}`", [owner, *chosen], node) if chosen else view(owner)
         case Seq(items=items):
-            if (
-                isinstance(index, Const)
-                and isinstance(index.value, int)
-                and -len(items) <= index.value < len(items)
-            ):
-                return items[index.value]
+            place = index.value if isinstance(index, Const) else None
+            if isinstance(place, int) and -len(items) <= place < len(items):
+                return items[place]
+            if isinstance(index, Seq):  # a slice
+                return Seq(list(items))
             return union(*items) if items else UNKNOWN
         case Mapping(items=items):
             if isinstance(index, Const) and index.value in items:

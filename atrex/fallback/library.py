@@ -214,6 +214,9 @@ def method_of_object(
     """A method of an object of a library; executors and threads run what they are given."""
     if name in ("to", "cuda", "eval", "half", "bfloat16", "float", "train", "requires_grad_", "double"):
         return owner
+    tensors = tensors_in([*args, *keywords.values()])
+    if tensors and owner.path.partition(".")[0] in LIBRARIES:
+        return r.compute(f"{owner.path}.{name}", tensors, node)
     if name in ("submit", "map", "apply_async", "run", "call_soon", "starmap", "apply") and args:
         return _run_given(r, args[0], list(args[1:]), node)
     if name in ("forward", "__call__"):
@@ -222,8 +225,7 @@ def method_of_object(
         if name == "impl" and len(args) > 1:
             r.registered[f"{owner.name}::{_text(args[:1]).partition('.')[0]}"] = args[1]
         return UNKNOWN
-    tensors = tensors_in([*args, *keywords.values()])
-    if tensors and (owner.path.startswith("torch.nn.") or owner.path.partition(".")[0] in LIBRARIES):
+    if tensors and owner.path.startswith("torch.nn."):
         return r.compute(f"{owner.path}.{name}", tensors, node)
     return UNKNOWN
 

@@ -7,6 +7,7 @@ from a source; both mean the same classes. Nothing here imports torch.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 OpClass = Literal["setup", "glue", "compute"]
@@ -72,6 +73,8 @@ METADATA = names(
 VIEWS = names("T mT H mH data real imag grad _base")
 # What a tensor gives to the host.
 TO_HOST = names("item tolist tobytes __int__ __float__ __bool__ __index__ cpu numpy")
+# On lengths and tables alone: what a wrapper needs to size its grid.
+_ON_LENGTHS = names("max min amax amin aminmax sum prod any all add sub rsub diff")
 # Kernels that move or fill memory, as CUPTI names them.
 _GLUE_KERNELS = (
     "memcpy",
@@ -93,6 +96,25 @@ def classify_op(name: str) -> OpClass:
     if base in _SETUP:
         return "setup"
     return "glue" if base in _GLUE else "compute"
+
+
+def permitted(name: str, allowed: Iterable[str]) -> bool:
+    """Whether an operation, as ATen or Python names it, is one that a contract leaves to a library."""
+    return _base(name) in {_base(one) for one in allowed}
+
+
+def _base(name: str) -> str:
+    """`mm` of aten::mm.out, of torch.mm and of torch.ops.aten.mm.default."""
+    library, _, rest = name.rpartition("::")
+    if library:
+        return rest.partition(".")[0]
+    parts = name.split(".")
+    return parts[3] if parts[:3] == ["torch", "ops", "aten"] and len(parts) > 3 else parts[-1]
+
+
+def on_lengths(name: str) -> bool:
+    """Whether an ATen operation, if it sees nothing but lengths and tables, is still glue."""
+    return name.rpartition("::")[2].split(".")[0] in _ON_LENGTHS
 
 
 def classify_kernel(name: str, own: frozenset[str]) -> KernelOrigin:

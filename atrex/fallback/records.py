@@ -40,6 +40,30 @@ class KernelSite(Record):
     launched: bool
 
 
+class Seen(Record):
+    """An operation or a kernel of one call. `device_us`: time on the GPU; 0 on a CPU."""
+
+    name: str
+    origin: str  # own, setup, glue, compute, library
+    count: int
+    device_us: float = 0.0
+    sizes: str = ""
+
+
+class CaseReport(Record):
+    """What one case's call did. `share`: of the device time, by origin; None where it was not measured.
+
+    `not_own`: outputs that come out the same when the candidate's kernels do nothing.
+    """
+
+    case: str
+    verdict: Outcome
+    reason: str
+    seen: tuple[Seen, ...] = ()
+    share: dict[str, float] | None = None
+    not_own: tuple[str, ...] = ()
+
+
 class FileReport(Record):
     """One file: its verdict, what it rests on, and the kernels. `operator`: "" if it is none of ours."""
 
@@ -49,6 +73,7 @@ class FileReport(Record):
     operator: str = ""
     findings: tuple[Finding, ...] = ()
     kernels: tuple[KernelSite, ...] = ()
+    cases: tuple[CaseReport, ...] = ()  # of the dynamic pass
 
     @property
     def flagged(self) -> bool:

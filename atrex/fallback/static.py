@@ -12,6 +12,7 @@ from pathlib import Path
 from atrex.candidate import read_source
 from atrex.errors import UsageError
 from atrex.fallback.calls import run_hooks
+from atrex.fallback.operations import permitted
 from atrex.fallback.reader import Reader
 from atrex.fallback.records import FileReport, Finding, KernelSite, Outcome
 from atrex.fallback.values import (
@@ -123,10 +124,9 @@ def _inputs_of(operator: str) -> dict[str, Value]:
 
 
 def _permitted(operator: str) -> frozenset[str]:
-    """Library calls that the operator's contract allows, by the last part of their names."""
+    """Library calls that the operator's contract allows."""
     allowed = _problem(operator).get("contract", {}).get("library_calls", [])
-    names = allowed if isinstance(allowed, list) else []
-    return frozenset(str(name).rpartition("::")[2].partition(".")[0] for name in names)
+    return frozenset(str(name) for name in allowed) if isinstance(allowed, list) else frozenset()
 
 
 def _changing(tree: ast.Module) -> Iterator[str]:
@@ -224,9 +224,13 @@ def _guess(arg: ast.arg, default: Value | None) -> Value:
     return UNKNOWN if default is not None or _SCALAR_LIKE.match(arg.arg) else tensor
 
 
-def _verdict(name: str, r: Reader, tree: ast.Module, permitted: frozenset[str]) -> FileReport:
+def _verdict(name: str, r: Reader, tree: ast.Module, allowed: frozenset[str]) -> FileReport:
     """Findings, kernels and what they come to."""
-    findings = [one for one in r.findings.values() if not _allowed(one, permitted)]
+    findings = [
+        one
+        for one in r.findings.values()
+        if not (one.kind == "compute" and permitted(one.operation, allowed))
+    ]
     compute = [one for one in findings if one.kind == "compute"]
     unresolved = [one for one in findings if one.kind == "unresolved"]
     launched = [kernel for kernel in r.kernels if kernel.launched]
@@ -249,10 +253,6 @@ def _verdict(name: str, r: Reader, tree: ast.Module, permitted: frozenset[str]) 
     return FileReport(
         file=name, verdict=verdict, reason=reason, findings=tuple(ordered), kernels=tuple(sites)
     )
-
-
-def _allowed(finding: Finding, permitted: frozenset[str]) -> bool:
-    return finding.kind == "compute" and finding.operation.rpartition(".")[2] in permitted
 
 
 def _dead(name: str, line: int) -> Finding:

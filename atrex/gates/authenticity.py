@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from atrex.fallback.coverage import can_withhold, written_by_others
+from atrex.fallback.operations import permitted
 from atrex.gates.context import GateContext, Rejection
 from atrex.judge import CandidateFault
 from atrex.protocol import Call, InputSpec, LaunchReport
 
 
 def run(ctx: GateContext) -> None:
-    """Trace a call in every bucket; on CUDA also read the result without waiting for other streams."""
+    """Trace a call in every bucket, and make one in which its kernels do nothing.
+
+    On CUDA also read the result without waiting for other streams.
+    """
     own = set[str]()
     for shape in ctx.representatives():
         spec = ctx.spec(shape, source=ctx.rich_source)
@@ -17,6 +22,7 @@ def run(ctx: GateContext) -> None:
         except CandidateFault as fault:
             raise ctx.fault(fault, spec) from None
         own |= _require_own_work(ctx, spec, launches)
+        _require_own_results(ctx, spec)
         if ctx.session.engine.device == "cuda":
             aside = ctx.calls([Call(inputs=spec, side_stream=True)])[0].outputs
             what = "read on the caller's stream, without waiting for others"
@@ -24,12 +30,25 @@ def run(ctx: GateContext) -> None:
     ctx.metrics["kernels"] = ", ".join(sorted(own))
 
 
+def _require_own_results(ctx: GateContext, spec: InputSpec) -> None:
+    """No output comes out the same when the candidate's kernels do nothing."""
+    if not can_withhold(ctx.session.candidate):
+        return
+    plain = ctx.call(spec).outputs
+    others = written_by_others(ctx.session, spec, plain, ctx.inputs(spec))
+    if others:
+        reason = f"its own kernels do not make {', '.join(others)}: the same bits come out without them"
+        raise Rejection(reason, ctx.witness(spec))
+
+
 def _require_own_work(ctx: GateContext, spec: InputSpec, launches: tuple[LaunchReport, ...]) -> set[str]:
     """No library compute, at least one own kernel, one stream. Returns the own kernels' names."""
+    allowed = ctx.problem.contract.library_calls
+    by_library = [launch for launch in launches if launch.origin == "compute"]
     for launch in launches:
-        if launch.origin == "compute":
+        if launch.origin == "compute" and not permitted(launch.name, allowed):
             raise Rejection(f"PyTorch computes: {launch.name}", ctx.witness(spec))
-        if launch.origin == "library":
+        if launch.origin == "library" and not by_library:  # else one of those that the contract allows
             raise Rejection(f"a library kernel computes: {launch.name[:120]}", ctx.witness(spec))
     own = [launch for launch in launches if launch.origin == "own"]
     if not own:

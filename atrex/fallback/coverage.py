@@ -1,0 +1,57 @@
+"""Outputs that a candidate's own kernels do not write: the same bits come out when they do nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from atrex.candidate import Candidate
+from atrex.inputs import bits
+from atrex.judge import CandidateFault, Session
+from atrex.protocol import Call, InputSpec
+
+_LOOKED_AT = 4096  # elements of an output that may be an input's copy
+
+
+def can_withhold(candidate: Candidate) -> bool:
+    """Whether all of its kernels are of a kind that can be made to do nothing."""
+    return candidate.dsl in ("triton", "gluon", "cpp") and "__global__" not in candidate.source
+
+
+def written_by_others(
+    session: Session, spec: InputSpec, plain: Mapping[str, Tensor], inputs: Mapping[str, Tensor]
+) -> tuple[str, ...]:
+    """Names of the outputs that are the same without the candidate's own kernels, and no copy of an input.
+
+    Memory is poisoned, so that nothing right lies there by chance. A wrapper that cannot do without what its
+    kernels write says nothing.
+    """
+    call = Call(inputs=spec, poison="nan", withhold=True, fresh_model=True)
+    try:
+        without = session.run(call)[0].outputs
+    except CandidateFault:
+        return ()
+    return tuple(
+        name
+        for name, value in plain.items()
+        if name in without and _same(without[name], value) and not _copied(value, inputs)
+    )
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Bit for bit, and more than zeros, which a buffer may hold to begin with."""
+    if one.shape != other.shape or one.dtype != other.dtype or not bool((other != 0).any()):
+        return False
+    return torch.equal(bits(one), bits(other))
+
+
+def _copied(output: Tensor, inputs: Mapping[str, Tensor]) -> bool:
+    """Whether its first elements are all found in one input, as they are or cast: copies are glue."""
+    few = output.flatten()[:_LOOKED_AT].contiguous()
+    for value in inputs.values():
+        alike = value.dtype.is_floating_point == few.dtype.is_floating_point
+        if alike and bool(torch.isin(bits(few), bits(value.to(few.dtype).flatten())).all()):
+            return True
+    return False
