@@ -10,6 +10,8 @@
 #   benchmarks/h200.sh bench         # AGENT=eager or compile over all 440 cases, at most 10 minutes (ARGS: more)
 #   benchmarks/h200.sh third         # liger-kernel, fla-core, flag-gems through the gates (OPS, LEVEL, JOBS, ARGS)
 #   benchmarks/h200.sh fallbacks     # the labelled files of tests/fallbacks, read and run
+#   benchmarks/h200.sh calibrate     # honest kernels and mutants (ARGS: --op rms_norm --only honest …), JOBS at a time
+#   benchmarks/h200.sh cheats        # tests of dishonest kernels, foreign kernels, gradients
 #   benchmarks/h200.sh gates         # honest kernels and mutants, isolation and GPU tests: tables into $OUT
 set -euo pipefail
 out=${OUT:-/tmp/h200}
@@ -51,6 +53,14 @@ case ${1:-optimize} in
     fallbacks)
         time python3 -u benchmarks/fallback_labels.py --dynamic --device cuda --jobs "${JOBS:-8}" \
             --output "$out/fallbacks.md" 2>&1 | tee "$out/fallbacks.txt"
+        ;;
+    calibrate)
+        time python3 -u benchmarks/calibration.py --device cuda --jobs "${JOBS:-6}" ${ARGS:-} \
+            --output "$out/calibration.md" 2>&1 | tee "$out/calibration.txt"
+        ;;
+    cheats)
+        time python3 -m pytest -q -p no:cacheprovider ${ARGS:-tests/test_cheats.py tests/foreign tests/test_gradients.py} \
+            2>&1 | tee "$out/cheats.txt"
         ;;
     gates)
         time python3 -m atrex verify knowledge/kernels/triton/rms_norm/row_tiles.py --op rms_norm --device cuda --all \
