@@ -97,8 +97,8 @@ def combine(r: Reader, left: Value, op: ast.operator, right: Value, node: ast.AS
 def _folded(function: Callable[[Any, Any], Any], left: Any, right: Any) -> Value:
     """Arithmetic on constants, if it is small."""
     sizes = [len(one) if isinstance(one, str | bytes) else abs(one or 0) for one in (left, right)]
-    if max(sizes) > _LONGEST:
-        return UNKNOWN
+    if max(sizes) > _LONGEST or (isinstance(left, str | bytes) and function is operator.mod):
+        return UNKNOWN  # a format may ask for a width of gigabytes
     try:
         result = function(left, right)
     except Exception:  # noqa: BLE001 - whatever it raises, it would raise there, too

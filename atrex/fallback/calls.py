@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from atrex.fallback.reader import Reader
 
 
+_LONGEST = 1 << 16  # of a folded string
+_SEPARATOR = 64
+
+
 def call(r: Reader, function: Value, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
     """What a call gives."""
     match function:
@@ -273,17 +277,23 @@ def _of_text(owner: Const, name: str, args: list[Value]) -> Value:
     plain = [one.value for one in args if isinstance(one, Const)]
     if name == "join" and len(args) == 1 and isinstance(args[0], Seq) and isinstance(owner.value, str):
         parts = [one.value for one in args[0].items if isinstance(one, Const) and isinstance(one.value, str)]
-        return Const(owner.value.join(parts)) if len(parts) == len(args[0].items) else UNKNOWN
-    if len(plain) != len(args) or len(owner.value) > 1 << 16:  # type: ignore[arg-type]
+        whole = len(parts) == len(args[0].items) and sum(map(len, parts)) <= _LONGEST
+        return Const(owner.value.join(parts)) if whole and len(owner.value) <= _SEPARATOR else UNKNOWN
+    sizes = [len(one) for one in (owner.value, *plain) if isinstance(one, str | bytes)]
+    if (
+        len(plain) != len(args)
+        or max(sizes) > _LONGEST
+        or (name == "replace" and sizes[0] * sizes[-1] > _LONGEST)
+    ):
         return UNKNOWN
-    if name not in ("lower", "upper", "replace", "strip", "lstrip", "rstrip", "format", "encode", "decode",
+    if name not in ("lower", "upper", "replace", "strip", "lstrip", "rstrip", "encode", "decode",
                     "title", "capitalize", "swapcase", "removeprefix", "removesuffix", "hex"):  # fmt: skip
         return UNKNOWN
     try:
         result = getattr(owner.value, name)(*plain)
     except Exception:  # noqa: BLE001 - whatever it raises, it would raise there, too
         return UNKNOWN
-    return Const(result) if isinstance(result, str | bytes) and len(result) <= 1 << 16 else UNKNOWN
+    return Const(result) if isinstance(result, str | bytes) and len(result) <= _LONGEST else UNKNOWN
 
 
 def _of_container(owner: Seq | Mapping, name: str, args: list[Value]) -> Value:

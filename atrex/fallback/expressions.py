@@ -46,6 +46,7 @@ from atrex.fallback.values import (
 if TYPE_CHECKING:
     from atrex.fallback.reader import Reader
 
+_LONGEST = 1 << 16  # of a folded string
 _ELEMENTS = 32  # of a loop or comprehension that is followed one by one
 
 
@@ -333,10 +334,11 @@ def _text(r: Reader, node: ast.JoinedStr, scope: Scope) -> Value:
     parts = list[str]()
     for one in node.values:
         value = r.evaluate(one.value if isinstance(one, ast.FormattedValue) else one, scope)
-        if not isinstance(value, Const):
+        plain = not isinstance(one, ast.FormattedValue) or (one.conversion == -1 and one.format_spec is None)
+        if not (isinstance(value, Const) and plain):
             return UNKNOWN
         parts.append(str(value.value))
-    return Const("".join(parts))
+    return Const("".join(parts)) if sum(map(len, parts)) <= _LONGEST else UNKNOWN
 
 
 def _slice(r: Reader, node: ast.Slice, scope: Scope) -> Value:

@@ -35,7 +35,9 @@ def render(hunt: Hunt) -> RenderableType:
 def _one(report: FileReport) -> RenderableType:
     verdict = (report.verdict.value, _COLOURS[report.verdict])
     head = Text.assemble(verdict, f"  {report.file}: {report.reason}")
-    findings = (Text(f"  {_line(finding)}") for finding in report.findings)
+    findings = [Text(f"  {_line(finding)}") for finding in report.findings[:_MOST]]
+    if len(report.findings) > _MOST:
+        findings.append(Text(f"  … and {len(report.findings) - _MOST} more; --json lists all"))
     kernels = (Text(f"  {one.line}  kernel {one.name}{_LAUNCHED[one.launched]}") for one in report.kernels)
     return Group(head, *findings, *kernels)
 

@@ -17,6 +17,8 @@ Kind = Literal["plain", "static", "class", "property"]
 Level = Literal["data", "index", "constant"]
 _ORDER: tuple[Level, ...] = ("constant", "index", "data")
 _LONGEST = 60  # characters of an operation that is quoted
+_WRITTEN_OUT = 400  # and of one that is written out to be quoted
+_KINDS = {ast.BinOp: "arithmetic", ast.Compare: "a comparison", ast.Subscript: "a subscript"}
 
 
 class TooMuchError(Exception):
@@ -341,6 +343,14 @@ def options_of(value: Value) -> list[Value]:
 
 
 def quoted(node: ast.AST) -> str:
-    """A piece of source as a finding names it."""
+    """A piece of source as a finding names it; of a long one its kind only, for each may hold many others."""
+    last, first = getattr(node, "end_col_offset", None) or 0, getattr(node, "col_offset", 0)
+    if getattr(node, "end_lineno", 0) != getattr(node, "lineno", 0) or last - first > _WRITTEN_OUT:
+        return f"{_KINDS.get(type(node), 'an expression')} over {_extent(node)}"
     text = " ".join(ast.unparse(node).split())
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def _extent(node: ast.AST) -> str:
+    lines = (getattr(node, "end_lineno", 0) or 0) - getattr(node, "lineno", 0) + 1
+    return f"{lines} lines" if lines > 1 else "a long line"

@@ -175,6 +175,18 @@ class TestNoFiles:
         source = f"{calls}def f60(x):\n    return x * 2\n{model}"
         assert analyse_text(source, "x.py").verdict is Outcome.UNRESOLVED
 
+    def test_strings_that_would_fill_the_memory_are_not_put_together(self) -> None:
+        body = (
+            "s = 'a' * 60000\nfor _ in range(9):\n    s = f'{s}{s}'\n    s = s.replace('a', s)\n    s = s.join([s] * 30)\n"
+            "t = '{:>999999999}'.format(1)\nu = '%999999999d' % 1\nv = f'{1:>999999999}'\nreturn x.exp()"
+        )
+        assert read(body, kernel=False).verdict is Outcome.FALLBACK
+
+    def test_a_long_sum_is_not_written_out_again_and_again(self) -> None:
+        report = read(f"return x{' + x' * 1200}", kernel=False)
+        assert report.verdict is Outcome.FALLBACK
+        assert max(len(one.operation) for one in report.findings) < 100
+
     def test_a_function_that_calls_itself(self) -> None:
         model = "class Model:\n    def forward(self, x):\n        return f(x)\n"
         source = f"{model}def f(x):\n    return f(x) + x.exp()\n"
