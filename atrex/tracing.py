@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -15,6 +18,9 @@ from torch.utils._pytree import tree_leaves
 from atrex.dsl import cpp
 from atrex.fallback.operations import classify_kernel, classify_op, on_lengths
 from atrex.protocol import LaunchReport
+
+_BOUNDS = r"(?:__launch_bounds__\([^)]*\)\s*)?"
+_GLOBAL = re.compile(rf"__global__\s+{_BOUNDS}\w+\s+{_BOUNDS}(\w+)\s*\(")
 
 
 class OperationTrace(TorchDispatchMode):
@@ -51,7 +57,7 @@ def trace(
 
     `metadata`: integers are lengths and tables, never results, so small arithmetic on them alone is glue.
     """
-    with torch.no_grad():
+    with torch.no_grad(), _launched(module, device) as launched:
         call()
         operations = OperationTrace()
         with ExitStack() as stack:
@@ -71,7 +77,8 @@ def trace(
         for name, count in sorted(Counter([*native, *interpreted]).items()):
             reports.append(LaunchReport(name=name, origin="own", count=count))
         if device.type == "cuda":
-            reports += _gpu_kernels(call, own_kernels(module))
+            own = own_kernels(module) | _cuda_kernels(module) | launched
+            reports += _gpu_kernels(call, frozenset(own))
     return tuple(reports)
 
 
@@ -102,6 +109,36 @@ def _interpreter_launches(stack: ExitStack) -> list[str]:
     except ImportError:
         return []
     return stack.enter_context(interpreter.launches())
+
+
+@contextmanager
+def _launched(module: ModuleType, device: torch.device) -> Iterator[set[str]]:
+    """Names of the compiled Triton and Gluon kernels launched inside that the candidate's file defines.
+
+    A kernel may be made in a function or hang on a class, where `own_kernels` does not look.
+    """
+    names = set[str]()
+    if device.type != "cuda":  # the interpreter says itself what it launches
+        yield names
+        return
+    from triton.runtime.jit import JITFunction
+
+    native = JITFunction.run
+
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        compiled = native(self, *args, **kwargs)
+        if self.fn.__code__.co_filename == module.__file__:
+            names.update((self.fn.__name__, getattr(compiled, "name", self.fn.__name__)))
+        return compiled
+
+    with mock.patch.object(JITFunction, "run", run):
+        yield names
+
+
+def _cuda_kernels(module: ModuleType) -> set[str]:
+    """Names of the CUDA kernels that the candidate's own source defines and launches."""
+    source = Path(str(module.__file__)).read_text(encoding="utf-8")
+    return {name for name in _GLOBAL.findall(source) if re.search(rf"\b{name}\b[^;{{}}]*<<<", source)}
 
 
 def _gpu_kernels(call: Callable[[], Any], own: frozenset[str]) -> list[LaunchReport]:

@@ -71,9 +71,12 @@ def _case(session: Session, case: Case, has_kernels: bool) -> CaseReport:
     except HarnessError as error:
         return CaseReport(case=case.id, verdict=Outcome.UNRESOLVED, reason=f"harness: {str(error)[:200]}")
     verdict, reason = _said(_judged(launches, problem.contract.library_calls), not_own, has_kernels)
+    share = _shares(launches)
+    if share and verdict is not Outcome.KERNEL:
+        reason += f"; {share.get('library', 0):.0%} of the device time is a library's"
     return CaseReport(
         case=case.id, verdict=verdict, reason=reason, seen=tuple(_seen(one) for one in launches),
-        share=_shares(launches), not_own=not_own,
+        share=share, not_own=not_own,
     )  # fmt: skip
 
 

@@ -98,6 +98,11 @@ def classify_op(name: str) -> OpClass:
     return "glue" if base in _GLUE else "compute"
 
 
+def _plain_name(name: str) -> str:
+    """`scale` of `void ns::scale<float>(float*, int)`, as CUPTI names kernels of C++."""
+    return name.partition("(")[0].partition("<")[0].split("::")[-1].split(" ")[-1]
+
+
 def permitted(name: str, allowed: Iterable[str]) -> bool:
     """Whether an operation, as ATen or Python names it, is one that a contract leaves to a library."""
     return _base(name) in {_base(one) for one in allowed}
@@ -119,7 +124,7 @@ def on_lengths(name: str) -> bool:
 
 def classify_kernel(name: str, own: frozenset[str]) -> KernelOrigin:
     """The origin of a GPU kernel by its name, given the names of the candidate's own kernels."""
-    if name in own:
+    if name in own or _plain_name(name) in own:
         return "own"
     lowered = name.lower()
     return "glue" if any(part in lowered for part in _GLUE_KERNELS) else "library"

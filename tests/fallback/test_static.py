@@ -177,8 +177,9 @@ class TestNoFiles:
 
     def test_strings_that_would_fill_the_memory_are_not_put_together(self) -> None:
         body = (
-            "s = 'a' * 60000\nfor _ in range(9):\n    s = f'{s}{s}'\n    s = s.replace('a', s)\n    s = s.join([s] * 30)\n"
-            "t = '{:>999999999}'.format(1)\nu = '%999999999d' % 1\nv = f'{1:>999999999}'\nreturn x.exp()"
+            "s = 'a' * 60000\nfor _ in range(9):\n    s = f'{s}{s}'\n    s = s.replace('a', s)\n"
+            "    s = s.join([s] * 30)\nt = '{:>999999999}'.format(1)\nu = '%999999999d' % 1\n"
+            "v = f'{1:>999999999}'\nreturn x.exp()"
         )
         assert read(body, kernel=False).verdict is Outcome.FALLBACK
 
