@@ -24,6 +24,7 @@ from atrex.fallback.static import analyse
 from atrex.records import Device
 
 ROOT = Path(__file__).parents[1] / "tests/fallbacks"
+SETS = {"files": "labels.yaml", "held_out": "held_out.yaml"}
 BAR = 0.98
 
 
@@ -31,6 +32,7 @@ BAR = 0.98
 class Labelled:
     """A file with what it really does and what was said of it."""
 
+    path: Path
     name: str
     label: Outcome
     report: FileReport
@@ -50,18 +52,21 @@ class Labelled:
         )
 
 
-def labelled() -> list[Labelled]:
-    """All files with their static reports."""
-    labels: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "labels.yaml").read_text(encoding="utf-8"))
+def labelled(which: str = "files") -> list[Labelled]:
+    """All files of a set (`files` or `held_out`) with their static reports."""
+    path = ROOT / SETS[which]
+    labels: dict[str, dict[str, Any]] = yaml.safe_load(path.read_text(encoding="utf-8"))
     found = []
     for name, label in sorted(labels.items()):
         entry = label.get("entry") or ""
         entry = "" if entry in ("Model", "ModelNew") else entry
-        report = analyse(ROOT / "files" / name, name=name, operator=label.get("operator") or "", entry=entry)
+        report = analyse(ROOT / which / name, name=name, operator=label.get("operator") or "", entry=entry)
         finds = tuple(label.get("finds") or ())
         lines = tuple(line for line in (label.get("line"), *(label.get("also") or ())) if line)
         runs = bool(label.get("runs")) and bool(label.get("operator")) and not entry
-        found.append(Labelled(name, Outcome(label["verdict"]), report, finds, lines, runs))
+        found.append(
+            Labelled(ROOT / which / name, name, Outcome(label["verdict"]), report, finds, lines, runs)
+        )
     return found
 
 
@@ -79,7 +84,7 @@ def run(files: list[Labelled], device: Device, jobs: int, most: int) -> list[Lab
     }
     runs = [
         Run(
-            load_candidate(ROOT / "files" / one.name, one.report.operator),
+            load_candidate(one.path, one.report.operator),
             cases[one.report.operator],
             one.report,
         )
@@ -136,6 +141,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--set", choices=tuple(SETS), default="files", help="which of the two sets")
     parser.add_argument("--dynamic", action="store_true", help="run the files that can be run, too")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--jobs", type=int, default=2)
@@ -143,7 +149,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path)
     asked = parser.parse_args()
     started = time.perf_counter()
-    files = labelled()
+    files = labelled(asked.set)
     if asked.dynamic:
         files = run(files, asked.device, asked.jobs, asked.cases)
     text = table(files, time.perf_counter() - started)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from atrex.fallback import expressions, library, operations
+from atrex.fallback import attributes, library, operations
 from atrex.fallback.values import (
     NONE,
     UNKNOWN,
@@ -17,6 +17,7 @@ from atrex.fallback.values import (
     Instance,
     Kernel,
     Launcher,
+    Lazy,
     Lib,
     LibObject,
     Mapping,
@@ -80,6 +81,8 @@ def call(r: Reader, function: Value, args: list[Value], keywords: dict[str, Valu
         case Opaque(how=how):
             r.report("unresolved", f"a call of {how}", node)
             return Tensor("data") if tensors_in([*args, *keywords.values()]) else function
+    if tensors_in([*args, *keywords.values()]) and r.live and isinstance(node, ast.Call):
+        r.strange.append(node)
     return UNKNOWN
 
 
@@ -87,10 +90,34 @@ def _function(
     r: Reader, function: Function, args: list[Value], keywords: dict[str, Value], node: ast.AST
 ) -> Value:
     """Read the body with these arguments. A function that is already being read twice gives nothing new."""
+    if _is_lazy(function.node):
+        return Lazy(lambda: _body(r, function, args, keywords, node))
+    found = _body(r, function, args, keywords, node)
+    return union(*found or [NONE])
+
+
+def _is_lazy(node: ast.AST) -> bool:
+    """Whether a call only makes a generator or a coroutine."""
+    if isinstance(node, ast.AsyncFunctionDef):
+        return True
+    pending = list(ast.iter_child_nodes(node)) if isinstance(node, ast.FunctionDef) else []
+    while pending:
+        inner = pending.pop()
+        if isinstance(inner, ast.Yield | ast.YieldFrom):
+            return True
+        if not isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            pending += ast.iter_child_nodes(inner)
+    return False
+
+
+def _body(
+    r: Reader, function: Function, args: list[Value], keywords: dict[str, Value], node: ast.AST
+) -> list[Value]:
+    """What the body yields, or else returns."""
     from atrex.fallback.reader import Frame
 
     if r.active.count(id(function.node)) > 1:
-        return UNKNOWN
+        return [UNKNOWN]
     scope = Scope(_bind(function, args, keywords), function.scope)
     if function.owner is not None:
         scope.names["__class__"] = function.owner
@@ -103,14 +130,14 @@ def _function(
     r.active.append(id(function.node))
     try:
         if isinstance(function.node, ast.Lambda):
-            return r.evaluate(function.node.body, scope)
+            return [r.evaluate(function.node.body, scope)]
         r.run(function.node.body, scope)
     finally:
         r.frames.pop()
         r.active.pop()
     if function.compiled and r.computed > before:
         r.report("compute", function.compiled, node, reason="a compiler makes the kernels")
-    return Seq(frame.yields) if frame.is_generator else union(*frame.returns or [NONE])
+    return frame.yields if frame.is_generator else frame.returns
 
 
 def _bind(function: Function, args: list[Value], keywords: dict[str, Value]) -> dict[str, Value]:
@@ -137,6 +164,11 @@ def _instantiate(
     r: Reader, cls: Class, args: list[Value], keywords: dict[str, Value], node: ast.AST
 ) -> Value:
     made = Instance(cls)
+    if any(isinstance(one, Lib) and one.path in _DICTS for one in cls.order()):
+        made.attributes["__data__"] = args[0] if args else Mapping(dict(keywords.items()))
+    if Lib("torch.Tensor") in cls.order():
+        routed(r, cls, node)
+        return Tensor("data")
     found = cls.find("__new__")
     if isinstance(found, Function):
         result = r.call(found, [cls, *args], keywords, node)
@@ -153,6 +185,19 @@ def _instantiate(
     return made
 
 
+_DICTS = ("builtins.dict", "collections.UserDict", "collections.OrderedDict", "collections.defaultdict")
+
+
+def routed(r: Reader, holder: Class | Instance, node: ast.AST) -> None:
+    """What a subclass of Tensor or a mode makes of the operations that go through it."""
+    cls = holder.cls if isinstance(holder, Instance) else holder
+    for name in ("__torch_function__", "__torch_dispatch__"):
+        found = cls.find(name)
+        if isinstance(found, Function):
+            given: list[Value] = [UNKNOWN, UNKNOWN, Seq([Tensor("data"), Tensor("data")]), NONE]
+            r.call(found, [holder, *given], {}, node)
+
+
 def _object(
     r: Reader, instance: Instance, args: list[Value], keywords: dict[str, Value], node: ast.AST
 ) -> Value:
@@ -160,7 +205,7 @@ def _object(
     for name in names:
         found = instance.cls.find(name)
         if found is not None:
-            result = r.call(expressions.bound(found, instance), args, keywords, node)
+            result = r.call(attributes.bound(found, instance), args, keywords, node)
             return run_hooks(r, instance, result, node)
         if name in instance.attributes:
             return r.call(instance.attributes[name], args, keywords, node)
@@ -241,6 +286,11 @@ def method(
 ) -> Value:
     """A method of a tensor."""
     others = tensors_in([*args, *keywords.values()])
+    if name == "as_subclass":
+        for one in args:
+            if isinstance(one, Class):
+                routed(r, one, node)
+        return view(tensor)
     if name in operations.TO_HOST:
         tensor.pending = ()
         return view(tensor) if name in ("cpu", "numpy") else UNKNOWN

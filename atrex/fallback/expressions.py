@@ -9,34 +9,29 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from atrex.fallback import operations
 from atrex.fallback.arithmetic import binary, boolean, compare, conditional, constant, truth, unary
+from atrex.fallback.attributes import attribute
 from atrex.fallback.scoped import OF_SCOPE
 from atrex.fallback.values import (
     NONE,
     UNKNOWN,
-    Bound,
-    Builtin,
     Class,
     Const,
     Function,
     Instance,
     Kernel,
     Launcher,
+    Lazy,
     Lib,
-    LibObject,
     Mapping,
     Method,
-    Native,
     Opaque,
     Partial,
     Scope,
     Seq,
-    Super,
     Tensor,
     Union,
     Value,
-    is_module,
     quoted,
     tensors_in,
     union,
@@ -71,6 +66,8 @@ def elements(r: Reader, value: Value) -> list[Value] | None:
             found = [elements(r, one) for one in options]
             whole = [one for items in found if items for one in items]
             return whole or None
+        case Lazy():
+            return value.force() or [UNKNOWN]
         case Opaque():
             return [value]
     return None
@@ -105,94 +102,6 @@ def _starred_name(stars: list[str], name: str) -> Value:
     return Opaque(f"the name {name}, which nothing here defines")
 
 
-def attribute(r: Reader, owner: Value, name: str, node: ast.AST) -> Value:
-    """An attribute of a value."""
-    match owner:
-        case Union(options=options):
-            return union(*(attribute(r, one, name, node) for one in options))
-        case Lib(path=path):
-            return r.patched.get(f"{path}.{name}", Lib(f"{path}.{name}"))
-        case Tensor():
-            if name in operations.METADATA:
-                return UNKNOWN
-            return view(owner) if name in operations.VIEWS else Bound(owner, name)
-        case Instance():
-            return _of_instance(r, owner, name, node)
-        case Class():
-            return _of_class(r, owner, name)
-        case Super(instance=instance, cls=cls):
-            holder = instance.cls if isinstance(instance, Instance) else cls
-            found = holder.find(name, after=cls)
-            return Method(found, instance) if isinstance(found, Function) else found or UNKNOWN
-        case LibObject(path=path):
-            if path.startswith("torch.nn.") and name in ("weight", "bias", "in_proj_weight"):
-                return Tensor("data")
-            return Bound(owner, name)
-        case Kernel():
-            return owner if name == "fn" else Bound(owner, name)
-        case Native():
-            return Partial(owner, through=name)
-        case Builtin() if name in ("to", "cuda", "eval", "half", "bfloat16", "float", "train", "double"):
-            return Builtin(lambda _args, _keywords, _node: owner)
-        case Partial(function=function) if name in ("func", "__wrapped__", "_torchdynamo_orig_callable"):
-            return function
-        case Function() if name == "__wrapped__":
-            return owner
-        case Const() | Seq() | Mapping() | Partial() | Function() | Method():
-            return Bound(owner, name)
-    return owner if isinstance(owner, Opaque) else UNKNOWN
-
-
-def _of_instance(r: Reader, owner: Instance, name: str, node: ast.AST) -> Value:
-    if name in owner.attributes:
-        known = owner.attributes[name]
-        return UNKNOWN if isinstance(known, Const) and name in r.changing else known
-    found = owner.cls.find(name)
-    match found:
-        case Function(kind="static"):
-            return found
-        case Function(kind="class"):
-            return Method(found, owner.cls)
-        case Function(kind="property"):
-            return r.call(found, [owner], {}, node)
-        case Function() | Partial():
-            return bound(found, owner)
-        case None if is_module(owner) and name in ("register_forward_hook", "register_forward_pre_hook"):
-            return Builtin(lambda args, _keywords, _node: _hooked(owner, args))
-        case None:
-            fallback = owner.cls.find("__getattr__")
-            if isinstance(fallback, Function):
-                return r.call(fallback, [owner, Const(name)], {}, node)
-            return Mapping(dict(owner.attributes.items())) if name == "__dict__" else UNKNOWN
-    return found
-
-
-def bound(found: Value, owner: Value) -> Value:
-    """What a class holds, with the object as its first argument."""
-    if isinstance(found, Partial) and isinstance(found.function, Function):
-        return Partial(found.function, [owner, *found.args], found.keywords, found.through)
-    return Method(found, owner) if isinstance(found, Function) else found
-
-
-def _hooked(owner: Instance, hooks: list[Value]) -> Value:
-    """A hook that runs after (or before) each call of a module."""
-    known = owner.attributes.setdefault("__hooks__", Seq([]))
-    if isinstance(known, Seq):
-        known.items += hooks[:1]
-    return UNKNOWN
-
-
-def _of_class(r: Reader, owner: Class, name: str) -> Value:
-    found = owner.find(name)
-    if isinstance(found, Const) and name in r.changing:
-        return UNKNOWN
-    if name == "apply" and Lib("torch.autograd.Function") in owner.order():
-        return Bound(owner, "apply")
-    if isinstance(found, Function) and found.kind == "class":
-        return Method(found, owner)
-    return found if found is not None else UNKNOWN
-
-
 def _attribute(r: Reader, node: ast.Attribute, scope: Scope) -> Value:
     return attribute(r, r.evaluate(node.value, scope), node.attr, node)
 
@@ -211,7 +120,11 @@ def item(r: Reader, owner: Value, index: Value, node: ast.AST) -> Value:
             return Launcher(owner, empty=_no_program(r, index, node))
         case Tensor():
             chosen = tensors_in([index])
-            return r.compute(f"`{quoted(node)}`", [owner, *chosen], node) if chosen else view(owner)
+            if chosen:
+                return r.compute(f"`{quoted(node)}`", [owner, *chosen], node)
+            part = view(owner)
+            part.empty = owner.empty or _of_nothing(index)
+            return part
         case Seq(items=items):
             place = index.value if isinstance(index, Const) else None
             if isinstance(place, int) and -len(items) <= place < len(items):
@@ -236,6 +149,10 @@ def item(r: Reader, owner: Value, index: Value, node: ast.AST) -> Value:
             method = owner.cls.find("__getitem__")
             if isinstance(method, Function):
                 return r.call(method, [owner, index], {}, node)
+            held = owner.attributes.get("__data__")
+            missing = owner.cls.find("__missing__")
+            absent = [r.call(missing, [owner, index], {}, node)] if isinstance(missing, Function) else []
+            return union(*([item(r, held, index, node)] if held is not None else []), *absent, UNKNOWN)
         case Class() | Function() | Partial():
             return owner  # a generic alias
         case Opaque():
@@ -246,6 +163,11 @@ def item(r: Reader, owner: Value, index: Value, node: ast.AST) -> Value:
             within = path.removesuffix(".__dict__")
             return Lib(index.value) if path == "sys.modules" else attribute(r, Lib(within), index.value, node)
     return UNKNOWN
+
+
+def _of_nothing(index: Value) -> bool:
+    """The slice [:0]."""
+    return isinstance(index, Seq) and index.items[:2] in ([NONE, Const(0)], [Const(0), Const(0)])
 
 
 def _no_program(r: Reader, grid: Value, node: ast.AST) -> bool:
@@ -262,7 +184,7 @@ def _no_program(r: Reader, grid: Value, node: ast.AST) -> bool:
 
 
 def _lambda(r: Reader, node: ast.Lambda, scope: Scope) -> Value:
-    from atrex.fallback.statements import make_function
+    from atrex.fallback.definitions import make_function
 
     return make_function(r, node, scope, "lambda")
 
@@ -391,9 +313,14 @@ _HANDLERS: dict[type[ast.expr], Callable[[Reader, Any, Scope], Value]] = {
     ast.Dict: _dict, ast.JoinedStr: _text, ast.Slice: _slice, ast.NamedExpr: _named, ast.Yield: _yield,
     ast.YieldFrom: _yield, ast.Call: _call, ast.Constant: lambda r, node, scope: _constant(node),
     ast.Starred: lambda r, node, scope: r.evaluate(node.value, scope),
-    ast.Await: lambda r, node, scope: r.evaluate(node.value, scope),
+    ast.Await: lambda r, node, scope: awaited(r.evaluate(node.value, scope)),
     ast.FormattedValue: lambda r, node, scope: r.evaluate(node.value, scope),
 }  # fmt: skip
+
+
+def awaited(value: Value) -> Value:
+    """What a coroutine returns."""
+    return union(*(value.force() or [UNKNOWN])) if isinstance(value, Lazy) else value
 
 
 def _constant(node: ast.Constant) -> Value:

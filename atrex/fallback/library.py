@@ -20,35 +20,46 @@ from atrex.fallback.tables import (
     TRANSFORMS,
     WRAPPERS,
 )
+from atrex.fallback.transforms import (
+    Args,
+    Keywords,
+    compiled,
+    impl,
+    kernel,
+    of_callable,
+    partial,
+    property_,
+    register,
+    text,
+    wrapped,
+)
 from atrex.fallback.values import (
     UNKNOWN,
-    Bound,
     Builtin,
     Class,
     Const,
     Function,
     Instance,
-    Kernel,
+    Lazy,
     Lib,
     LibObject,
     Mapping,
-    Method,
     Opaque,
     Partial,
+    Scope,
     Seq,
     Tensor,
+    Union,
     Value,
     merged,
     options_of,
     tensors_in,
+    union,
     view,
 )
 
 if TYPE_CHECKING:
     from atrex.fallback.reader import Reader
-
-Args = list[Value]
-Keywords = dict[str, Value]
 
 
 def call(r: Reader, path: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
@@ -56,15 +67,21 @@ def call(r: Reader, path: str, args: Args, keywords: Keywords, node: ast.AST) ->
     root, _, rest = path.partition(".")
     given = [*args, *keywords.values()]
     if path in KERNEL_MAKERS:
-        return _kernel(r, path, args, node)
+        return kernel(r, path, args, node)
     if path in LOADERS:
         return Opaque(path)
+    if path in ("weakref.ref", "weakref.proxy", "weakref.WeakMethod") and args:
+        return Builtin(lambda _args, _keywords, _node: args[0]) if path != "weakref.proxy" else args[0]
+    if path == "types.ModuleType":
+        return Instance(Class("module", [], Scope({}), 0))
+    if path == "functools.singledispatch" and args:
+        return Partial(Union(list(args[:1])), through="")
     if path in RAW_KERNELS:
-        return r.define(_text(args[1:2]) or "raw kernel", node, python=False)
+        return r.define(text(args[1:2]) or "raw kernel", node, python=False)
     if path in WRAPPERS:
-        return _wrapped(path, args)
+        return wrapped(path, args)
     if path in COMPILERS or path in TRANSFORMS:
-        return _compiled(path, args, keywords)
+        return compiled(path, args, keywords)
     handler = _SPECIAL.get(path)
     if handler is not None:
         return handler(r, args, keywords, node)
@@ -92,35 +109,6 @@ def call(r: Reader, path: str, args: Args, keywords: Keywords, node: ast.AST) ->
     return Opaque(f"what {path} gives")
 
 
-def _kernel(r: Reader, path: str, args: Args, node: ast.AST) -> Value:
-    """A kernel of a function of the file; with options only, the decorator to come."""
-    for one in args:
-        if isinstance(one, Function):
-            return r.define(one.name, one.node)
-    return Builtin(lambda inner, _keywords, _node: _kernel(r, path, inner, node) if inner else UNKNOWN)
-
-
-def _wrapped(path: str, args: Args) -> Value:
-    """What is decorated, or a decorator that gives it back."""
-    keep = (Function, Kernel, Class, Method, Partial, Builtin, Tensor, Instance, Seq, Bound)
-    if path == "typing.cast":
-        return args[1] if len(args) > 1 else UNKNOWN
-    plain = [one for value in args for one in options_of(value) if isinstance(one, keep)]
-    if path in ("triton.autotune", "triton.heuristics", "functools.wraps") or not plain:
-        return Builtin(lambda inner, _keywords, _node: inner[0] if inner else UNKNOWN)
-    return Tensor("data") if path.startswith("torch.nn.") and isinstance(plain[0], Tensor) else args[0]
-
-
-def _compiled(path: str, args: Args, keywords: Keywords) -> Value:
-    """A function whose operations a compiler turns into kernels, or a decorator that makes one."""
-    target = args[0] if args else keywords.get("model", UNKNOWN)
-    if isinstance(target, Const) or target == UNKNOWN:
-        return Builtin(lambda inner, _keywords, _node: Partial(inner[0], through=path) if inner else UNKNOWN)
-    if path.endswith("checkpoint"):
-        return Partial(target, list(args[1:]), through=path)
-    return Partial(target, through=path)
-
-
 def _torch(r: Reader, rest: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     from atrex.fallback.calls import method
 
@@ -140,7 +128,7 @@ def _torch(r: Reader, rest: str, args: Args, keywords: Keywords, node: ast.AST) 
         r.report("unresolved", f"torch.{rest}", node, reason="operators of a library of another file")
         return UNKNOWN
     if rest == "library.Library":
-        return LibObject("torch.library.Library", _text(args[:1]))
+        return LibObject("torch.library.Library", text(args[:1]))
     if parts[0] == "nn" and parts[1:2] != ["functional"] and last[:1].isupper():
         return _nn(r, rest, args, keywords)
     if rest == "nn.functional.pad" and not tensors:
@@ -223,7 +211,7 @@ def method_of_object(
         return call_object(r, owner, args, keywords, node)
     if owner.path == "torch.library.Library":
         if name == "impl" and len(args) > 1:
-            r.registered[f"{owner.name}::{_text(args[:1]).partition('.')[0]}"] = args[1]
+            r.registered[f"{owner.name}::{text(args[:1]).partition('.')[0]}"] = args[1]
         return UNKNOWN
     if tensors and owner.path.startswith("torch.nn."):
         return r.compute(f"{owner.path}.{name}", tensors, node)
@@ -233,25 +221,6 @@ def method_of_object(
 def _run_given(r: Reader, function: Value, args: Args, node: ast.AST) -> Value:
     items = [one.items[0] if isinstance(one, Seq) and one.items else one for one in args]
     return r.call(function, items, {}, node)
-
-
-def of_callable(r: Reader, owner: Value, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    """What hangs on a function: decorators of a registered operator, a wrapped call."""
-    if name in ("__call__", "forward", "apply"):
-        return r.call(owner, args, keywords, node)
-    if name in (
-        "register_kernel",
-        "register_fake",
-        "register_autograd",
-        "register_vmap",
-        "register_torch_dispatch",
-    ):
-        if args and isinstance(args[0], Function):
-            return args[0]
-        return Builtin(lambda inner, _keywords, _node: inner[0] if inner else UNKNOWN)
-    if name in ("setter", "getter", "deleter", "register"):
-        return Builtin(lambda inner, _keywords, _node: inner[0] if inner else UNKNOWN)
-    return UNKNOWN
 
 
 def _numpy(r: Reader, rest: str, given: Args, node: ast.AST) -> Value:
@@ -265,10 +234,11 @@ def _numpy(r: Reader, rest: str, given: Args, node: ast.AST) -> Value:
 
 def _operator(r: Reader, rest: str, args: Args, node: ast.AST) -> Value:
     """The functions of `operator`, by name or made to order."""
-    from atrex.fallback.expressions import attribute, item
+    from atrex.fallback.attributes import attribute
+    from atrex.fallback.expressions import item
 
     if rest == "methodcaller" and args:
-        name = _text(args[:1])
+        name = text(args[:1])
         if not name:
             return Opaque("operator.methodcaller of a computed name")
 
@@ -279,7 +249,7 @@ def _operator(r: Reader, rest: str, args: Args, node: ast.AST) -> Value:
 
         return Builtin(called)
     if rest == "attrgetter" and args:
-        path = _text(args[:1]).split(".")
+        path = text(args[:1]).split(".")
         if path == [""]:
             return Opaque("operator.attrgetter of a computed name")
 
@@ -313,7 +283,19 @@ def _plain_call(r: Reader, path: str, args: Args, keywords: Keywords, node: ast.
         return Opaque(path)
     if path in ("triton.cdiv", "triton.next_power_of_2"):
         return UNKNOWN
+    for one in args:
+        if isinstance(one, Lazy):  # asyncio.run and the like
+            return union(*(one.force() or [UNKNOWN]))
     last = path.rpartition(".")[2]
+    if path in ("collections.OrderedDict", "collections.defaultdict", "collections.ChainMap"):
+        held = [one for one in args if isinstance(one, Mapping)]
+        makers = [one for one in args[:1] if isinstance(one, Function | Lib | Partial)]
+        return Mapping(
+            {key: value for one in held for key, value in one.items.items()},
+            [r.call(one, [], {}, node) for one in makers if path.endswith("defaultdict")],
+        )
+    if path == "collections.namedtuple":
+        return UNKNOWN
     if path.partition(".")[0] in ("itertools", "collections", "more_itertools", "copy"):
         found = [one for value in args for one in (value.items if isinstance(value, Seq) else [])]
         return Seq(found or list(args))
@@ -333,28 +315,11 @@ def _reduce(r: Reader, args: Args, keywords: Keywords, node: ast.AST) -> Value:
 
 
 def _import_module(r: Reader, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    name = _text(args[:1])
+    name = text(args[:1])
     if name:
         return Lib(name)
     r.report("unresolved", "importlib.import_module of a computed name", node)
     return Opaque("importlib.import_module of a computed name")
-
-
-def _register(r: Reader, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    """torch.library.custom_op and triton_op: the function under a name, or a decorator that puts it there."""
-    name = _text(args[:1])
-
-    def put(inner: Args, _keywords: Keywords, _node: ast.AST) -> Value:
-        if inner:
-            r.registered[name.partition(".")[0]] = inner[0]
-        return inner[0] if inner else UNKNOWN
-
-    functions: Args = [one for one in args[1:] if isinstance(one, Function | Partial | Method)]
-    return put(functions[:1], {}, node) if functions else Builtin(put)
-
-
-def _impl(r: Reader, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    return _register(r, [one for one in args if not isinstance(one, Lib | LibObject)], keywords, node)
 
 
 def _decoded(r: Reader, args: Args, keywords: Keywords, node: ast.AST) -> Value:
@@ -374,29 +339,14 @@ def _decoded(r: Reader, args: Args, keywords: Keywords, node: ast.AST) -> Value:
 def _dedented(r: Reader, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     import textwrap
 
-    return Const(textwrap.dedent(_text(args))) if _text(args[:1]) else UNKNOWN
-
-
-def _property(r: Reader, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    for one in args[:1]:
-        if isinstance(one, Function):
-            one.kind = "property"
-    return args[0] if args else UNKNOWN
-
-
-def _partial(r: Reader, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    return Partial(args[0], list(args[1:]), dict(keywords)) if args else UNKNOWN
-
-
-def _text(args: Args) -> str:
-    return args[0].value if args and isinstance(args[0], Const) and isinstance(args[0].value, str) else ""
+    return Const(textwrap.dedent(text(args))) if text(args[:1]) else UNKNOWN
 
 
 _SPECIAL: dict[str, Callable[[Reader, Args, Keywords, ast.AST], Value]] = {
-    "functools.partial": _partial, "functools.partialmethod": _partial, "functools.reduce": _reduce,
-    "functools.cached_property": _property, "importlib.import_module": _import_module,
-    "torch.library.custom_op": _register, "torch.library.triton_op": _register, "torch.library.impl": _impl,
-    "torch.library.register_kernel": _impl, "base64.b64decode": _decoded,
+    "functools.partial": partial, "functools.partialmethod": partial, "functools.reduce": _reduce,
+    "functools.cached_property": property_, "importlib.import_module": _import_module,
+    "torch.library.custom_op": register, "torch.library.triton_op": register, "torch.library.impl": impl,
+    "torch.library.register_kernel": impl, "base64.b64decode": _decoded,
     "textwrap.dedent": _dedented, "inspect.cleandoc": _dedented,
     "torch.utils.cpp_extension.load_inline": native.load_inline, "atrex.dsl.cpp.compile": native.compiled,
     "cupy.RawModule": native.raw_module,

@@ -148,6 +148,6 @@ def classify_function(path: str) -> OpClass:
         return classify_op(f"aten::{parts[2]}")
     if len(parts) > 1:
         return "compute"
-    if path in _SETUP_FUNCTIONS:
+    if path in _SETUP_FUNCTIONS or path.startswith("is_"):
         return "setup"
     return "glue" if path in _GLUE_FUNCTIONS else "compute"

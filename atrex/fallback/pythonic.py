@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from atrex.fallback.expressions import attribute, elements
+from atrex.fallback.attributes import attribute
+from atrex.fallback.expressions import elements
 from atrex.fallback.operations import names
 from atrex.fallback.values import (
     NONE,

@@ -39,6 +39,9 @@ class Reader:
     kernels: list[Kernel] = field(default_factory=list)
     registered: dict[str, Value] = field(default_factory=dict)  # "ns::name" to what torch.library runs
     changing: frozenset[str] = frozenset()  # names and attributes whose value a later call may find changed
+    modules: dict[str, Value] = field(default_factory=dict)  # what the file puts into sys.modules
+    making: Value | None = None  # the class whose metaclass is at work
+    strange: list[ast.AST] = field(default_factory=list)  # calls on data of what is not known
     patched: dict[str, Value] = field(default_factory=dict)  # library names that the file assigns
     frames: list[Frame] = field(default_factory=list)
     active: list[int] = field(default_factory=list)

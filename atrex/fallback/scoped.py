@@ -31,7 +31,7 @@ def _super(r: Reader, args: list[Value], scope: Scope, node: ast.Call) -> Value:
 def _names(r: Reader, args: list[Value], scope: Scope, node: ast.Call) -> Value:
     """globals(), locals() and vars(): the names themselves."""
     if args:
-        from atrex.fallback.expressions import attribute
+        from atrex.fallback.attributes import attribute
 
         return attribute(r, args[0], "__dict__", node)
     within = node.func.id != "globals" if isinstance(node.func, ast.Name) else False

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from atrex.fallback.arithmetic import truth
+from atrex.fallback.calls import routed
+from atrex.fallback.definitions import class_, function, import_, import_from
 from atrex.fallback.expressions import elements
 from atrex.fallback.values import (
     NONE,
@@ -15,6 +17,7 @@ from atrex.fallback.values import (
     Const,
     Function,
     Instance,
+    Lazy,
     Lib,
     Mapping,
     Opaque,
@@ -142,8 +145,9 @@ def _with(r: Reader, node: ast.With, scope: Scope) -> bool:
                         given: list[Value] = [one] if name == "__enter__" else [one, NONE, NONE, NONE]
                         result = r.call(method, given, {}, item.context_expr)
                         entered = result if name == "__enter__" else entered
-            elif isinstance(one, Seq) and one.items:  # a contextmanager of the file
-                entered = one.items[0]
+                routed(r, one, item.context_expr)
+            elif isinstance(one, Lazy):  # a contextmanager of the file
+                entered = (one.force() or [UNKNOWN])[0]
         if item.optional_vars is not None:
             assign(r, item.optional_vars, entered, scope)
     return run(r, node.body, scope)
@@ -235,63 +239,6 @@ def _nonlocal(r: Reader, node: ast.Nonlocal, scope: Scope) -> None:
     scope.nonlocals |= set(node.names)
 
 
-def _import(r: Reader, node: ast.Import, scope: Scope) -> None:
-    for one in node.names:
-        if one.asname:
-            scope.names[one.asname] = Lib(one.name)
-        else:
-            root = one.name.partition(".")[0]
-            scope.names[root] = Lib(root)
-
-
-def _import_from(r: Reader, node: ast.ImportFrom, scope: Scope) -> None:
-    module = "." * node.level + (node.module or "")
-    if module == "__future__":
-        return
-    for one in node.names:
-        if one.name == "*":
-            scope.module().stars.append(module)
-        else:
-            scope.names[one.asname or one.name] = Lib(f"{module}.{one.name}")
-
-
-def _function(r: Reader, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope) -> None:
-    value: Value = make_function(r, node, scope, node.name)
-    for decorator in reversed(node.decorator_list):
-        value = r.call(r.evaluate(decorator, scope), [value], {}, decorator)
-    scope.names[node.name] = value
-
-
-def make_function(
-    r: Reader, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, scope: Scope, name: str
-) -> Function:
-    """A function with its defaults, which are evaluated here and now."""
-    args = node.args
-    positional = [*args.posonlyargs, *args.args]
-    defaults: dict[str, Value] = {}
-    for arg, default in zip(reversed(positional), reversed(args.defaults), strict=False):
-        defaults[arg.arg] = r.evaluate(default, scope)
-    for arg, given in zip(args.kwonlyargs, args.kw_defaults, strict=True):
-        if given is not None:
-            defaults[arg.arg] = r.evaluate(given, scope)
-    return Function(node, scope, name, defaults)
-
-
-def _class(r: Reader, node: ast.ClassDef, scope: Scope) -> None:
-    bases = [r.evaluate(base, scope) for base in node.bases if not isinstance(base, ast.Starred)]
-    inner = Scope({}, scope, is_class=True)
-    made = Class(node.name, bases, inner, node.lineno)
-    scope.names[node.name] = made
-    run(r, node.body, inner)
-    for value in inner.names.values():
-        if isinstance(value, Function):
-            value.owner = made
-    value_: Value = made
-    for decorator in reversed(node.decorator_list):
-        value_ = r.call(r.evaluate(decorator, scope), [value_], {}, decorator)
-    scope.names[node.name] = value_ if isinstance(value_, Class) else made
-
-
 def assign(r: Reader, target: ast.expr, value: Value, scope: Scope) -> None:
     """Bind a name, an attribute, an element or several of them."""
     match target:
@@ -345,6 +292,10 @@ def _set_item(r: Reader, owner: Value, index: Value, value: Value, node: ast.Sub
                     one.rest.append(value)
             case Seq():
                 one.items.append(value)
+            case Lib(path="sys.modules") if isinstance(index, Const):
+                r.modules[str(index.value)] = value
+            case Instance() if isinstance(held := one.attributes.get("__data__"), Mapping):
+                held.rest.append(value)
             case Tensor():
                 chosen = tensors_in([index])
                 if chosen:
@@ -359,8 +310,8 @@ _HANDLERS: dict[type[ast.stmt], Callable[[Reader, Any, Scope], bool | None]] = {
     ast.AsyncWith: _with, ast.Match: _match, ast.Return: _return, ast.Raise: _raise, ast.Break: _leave,
     ast.Continue: _leave, ast.Expr: _expression, ast.Assign: _assign, ast.AnnAssign: _annotated,
     ast.AugAssign: _augmented, ast.Assert: _assert, ast.Delete: _delete, ast.Global: _global,
-    ast.Nonlocal: _nonlocal, ast.Import: _import, ast.ImportFrom: _import_from,
-    ast.FunctionDef: _function, ast.AsyncFunctionDef: _function, ast.ClassDef: _class,
+    ast.Nonlocal: _nonlocal, ast.Import: import_, ast.ImportFrom: import_from,
+    ast.FunctionDef: function, ast.AsyncFunctionDef: function, ast.ClassDef: class_,
 }  # fmt: skip
 if hasattr(ast, "TryStar"):
     _HANDLERS[ast.TryStar] = _try

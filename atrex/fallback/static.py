@@ -32,6 +32,7 @@ from atrex.fallback.values import (
     TooMuchError,
     Value,
     options_of,
+    quoted,
     union,
 )
 from atrex.strict_yaml import read
@@ -66,6 +67,7 @@ def analyse_text(text: str, name: str, operator: str = "", entry: str = "") -> F
         return _broken(name, "it has a null byte")
     try:
         tree = ast.parse(text)
+        compile(tree, name, "exec", dont_inherit=True)  # finds what a parser does not: a return outside
     except SyntaxError as error:
         return _broken(name, f"it does not parse: {error.msg}", error.lineno or 0, error.offset or 0)
     except (RecursionError, MemoryError, ValueError):
@@ -234,6 +236,9 @@ def _verdict(name: str, r: Reader, tree: ast.Module, allowed: frozenset[str]) ->
     compute = [one for one in findings if one.kind == "compute"]
     unresolved = [one for one in findings if one.kind == "unresolved"]
     launched = [kernel for kernel in r.kernels if kernel.launched]
+    if not (launched or compute or unresolved):
+        unresolved = [_strange(node) for node in r.strange[:4]]
+        findings += unresolved
     if launched and compute:
         verdict, reason = Outcome.PARTIAL, f"its own kernels, and {compute[0].operation}"
     elif unresolved and not compute:
@@ -253,6 +258,13 @@ def _verdict(name: str, r: Reader, tree: ast.Module, allowed: frozenset[str]) ->
     return FileReport(
         file=name, verdict=verdict, reason=reason, findings=tuple(ordered), kernels=tuple(sites)
     )
+
+
+def _strange(node: ast.AST) -> Finding:
+    reason = "a call on data of what is not known"
+    line, column = max(1, getattr(node, "lineno", 1)), getattr(node, "col_offset", 0) + 1
+    called = node.func if isinstance(node, ast.Call) else node
+    return Finding(kind="unresolved", operation=quoted(called), line=line, column=column, reason=reason)
 
 
 def _dead(name: str, line: int) -> Finding:

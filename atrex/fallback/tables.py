@@ -17,7 +17,7 @@ RAW_KERNELS = names(
 # Give back what they get, or something that runs it.
 WRAPPERS = names(
     """functools.lru_cache functools.cache functools.wraps functools.update_wrapper
-    functools.singledispatch contextlib.contextmanager dataclasses.dataclass torch.no_grad
+    contextlib.contextmanager dataclasses.dataclass torch.no_grad
     torch.inference_mode torch.enable_grad torch.compiler.disable torch._dynamo.disable
     torch.compiler.allow_in_graph torch.jit.ignore torch.jit.unused torch.cuda.amp.custom_fwd
     torch.amp.custom_fwd torch.cuda.make_graphed_callables torch.library.wrap_triton
@@ -61,5 +61,6 @@ LOADERS = names(
     """pickle.loads pickle.load marshal.loads marshal.load dill.loads cloudpickle.loads types.FunctionType
     types.CodeType importlib.util.module_from_spec importlib.util.spec_from_file_location runpy.run_path
     runpy.run_module importlib.reload imp.load_source importlib.machinery.SourceFileLoader torch.jit.load
-    torch.utils.cpp_extension.load torch.export.load sys._getframe inspect.currentframe gc.get_objects"""
+    torch.utils.cpp_extension.load torch.export.load sys._getframe inspect.currentframe gc.get_objects
+    pkgutil.resolve_name inspect.getmembers inspect.getattr_static pydoc.locate ctypes.cast"""
 )

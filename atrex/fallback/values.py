@@ -64,6 +64,7 @@ class Tensor(Value):
     level: Level = "data"
     pending: tuple[Pending, ...] = ()
     base: Tensor | None = None
+    empty: bool = False  # of no rows, as far as is known
 
     def fill(self) -> None:
         """Something of the operator's data is written into it."""
@@ -268,6 +269,21 @@ class Builtin(Value):
 
 
 @dataclass(slots=True, eq=False)
+class Lazy(Value):
+    """A generator or coroutine: its body runs when somebody advances it."""
+
+    start: Callable[[], list[Value]]
+    items: list[Value] | None = None
+
+    def force(self) -> list[Value]:
+        """Run it, once, and give what it yields or returns."""
+        if self.items is None:
+            self.items = []
+            self.items = self.start()
+        return self.items
+
+
+@dataclass(slots=True, eq=False)
 class Union(Value):
     """One of several."""
 
@@ -290,14 +306,14 @@ def plain_base(base: Value) -> bool:
 
 
 def union(*values: Value) -> Value:
-    """One of them; equal ones are one, and what computes nothing is left out beside what may."""
+    """One of them; equal ones are one, and plain values are left out beside what may compute."""
     flat = list[Value]()
     for value in values:
         for one in value.options if isinstance(value, Union) else [value]:
             if all(one is not other and one != other for other in flat):
                 flat.append(one)
-    telling = [one for one in flat if not isinstance(one, Unknown)]
-    flat = telling or flat[:1]
+    if UNKNOWN in flat:  # it may be any plain value, so no plain value is known
+        flat = [one for one in flat if not isinstance(one, Unknown | Const)] or [UNKNOWN]
     if len(flat) > 24:  # more than anybody can follow
         return Opaque("too many possible values")
     return flat[0] if len(flat) == 1 else Union(flat)
