@@ -78,9 +78,11 @@ def call(r: Reader, function: Value, args: list[Value], keywords: dict[str, Valu
             return library.call(r, function.path, args, keywords, node)
         case LibObject():
             return library.call_object(r, function, args, keywords, node)
-        case Opaque(how=how):
-            r.report("unresolved", f"a call of {how}", node)
-            return Tensor("data") if tensors_in([*args, *keywords.values()]) else function
+        case Opaque(how=how, mild=mild):
+            given = tensors_in([*args, *keywords.values()])
+            if given or not mild:
+                r.report("unresolved", f"a call of {how}", node)
+            return Tensor("data") if given else function
     if tensors_in([*args, *keywords.values()]) and r.live and isinstance(node, ast.Call):
         r.strange.append(node)
     return UNKNOWN
@@ -294,6 +296,9 @@ def method(
     if name in operations.TO_HOST:
         tensor.pending = ()
         return view(tensor) if name in ("cpu", "numpy") else UNKNOWN
+    added = r.patched.get(f"torch.Tensor.{name}")
+    if added is not None:
+        return r.call(added, [tensor, *args], keywords, node)
     kind = operations.classify_method(name)
     if kind == "compute":
         if name in ("apply_", "map_", "map2_") and args:

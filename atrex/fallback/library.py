@@ -106,7 +106,7 @@ def call(r: Reader, path: str, args: Args, keywords: Keywords, node: ast.AST) ->
     if tensors_in(given):
         r.report("unresolved", path, node, reason="a module that is not known")
         return Tensor("data")
-    return Opaque(f"what {path} gives")
+    return Opaque(f"what {path} gives", mild=True)
 
 
 def _torch(r: Reader, rest: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:

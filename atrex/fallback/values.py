@@ -36,9 +36,13 @@ class Unknown(Value):
 
 @dataclass(frozen=True, slots=True)
 class Opaque(Value):
-    """A value that reading cannot know; `how` it was got at, and where."""
+    """A value that reading cannot know, and `how` it was got at.
+
+    `mild`: of a module that is not known, whose calls matter only if they are given a tensor.
+    """
 
     how: str
+    mild: bool = False
 
 
 @dataclass(frozen=True, slots=True)

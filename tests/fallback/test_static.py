@@ -54,6 +54,8 @@ class TestVerdicts:
             "parts = [launch(p) for p in x.split(128)]\nreturn torch.cat(parts)",
             "try:\n    return launch(x)\nexcept RuntimeError as e:\n    raise ValueError('F.silu') from e",
             "run = launch\nreturn run(x)",
+            "import nvtx\nwith nvtx.annotate('norm'):\n    return launch(x)",
+            "import timing\ntimer = timing.Timer()\ntimer.start()\nreturn launch(x)",
             "return (lambda t: launch(t))(x)",
             "out = torch.empty_like(x)\nfor k in {0: _k}.values():\n    k[lambda m: (4,)](out, x, 4, B=1)\n"
             "return out",
