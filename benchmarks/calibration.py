@@ -96,6 +96,7 @@ class Finding:
     named: Verdict | None  # of the gate that must reject it; None for an honest kernel
     first: Verdict | None  # of the first gate that did not pass it
     seconds: float
+    slowest: str = ""  # of all gates, for an honest kernel
 
     @property
     def right(self) -> bool:
@@ -184,19 +185,20 @@ class Calibration:
         candidate = specimen.candidate()
         try:
             if specimen.honest:
-                allclose, named, first = self._honest(candidate)
-            else:
-                allclose, named, first = self._mutant(candidate, specimen.gate)
+                allclose, first, slowest = self._honest(candidate)
+                return Finding(specimen, allclose, None, first, time.monotonic() - started, slowest)
+            allclose, named, first = self._mutant(candidate, specimen.gate)
+            return Finding(specimen, allclose, named, first, time.monotonic() - started)
         finally:
             self.engine.forget(candidate)
-        return Finding(specimen, allclose, named, first, time.monotonic() - started)
 
-    def _honest(self, candidate: Candidate) -> tuple[str, None, Verdict | None]:
+    def _honest(self, candidate: Candidate) -> tuple[str, Verdict | None, str]:
         with self.engine.session(candidate) as session:
             allclose = self._allclose(session)
         cases = cases_of(candidate.operator)
         judgement = self.verifier.judge(candidate, cases, level="full", keep_going=True)
-        return allclose, None, judgement.blamed
+        slowest = max(judgement.verdicts, key=lambda verdict: verdict.seconds)
+        return allclose, judgement.blamed, f"{slowest.gate} {slowest.seconds:.0f} s"
 
     def _mutant(self, candidate: Candidate, gate: str) -> tuple[str, Verdict, Verdict | None]:
         with ExitStack() as stack:
@@ -320,7 +322,7 @@ def _honest_row(finding: Finding) -> str:
     first = finding.first
     verdict = f"{first.gate} {first.status.value}: {first.reason[:100]}" if first else "accepted"
     cells = (finding.specimen.name, finding.specimen.what, finding.allclose, verdict)
-    return _row(*cells, f"{finding.seconds:.0f}")
+    return _row(*cells, f"{finding.seconds:.0f} ({finding.slowest})")
 
 
 def _row(*cells: str) -> str:
@@ -372,7 +374,8 @@ def _progress(finding: Finding) -> None:
     verdict = f"{said.gate} {said.status.value} {said.reason}" if said else "accepted by all gates"
     first = f"; first {finding.first.gate}" if finding.first else ""
     head = f"{'ok ' if finding.right else 'NOT'} {finding.specimen.name}: allclose {finding.allclose}"
-    print(f"{head}; {verdict[:160]}{first}; {finding.seconds:.0f} s", file=sys.stderr, flush=True)
+    took = f"{finding.seconds:.0f} s" + (f" ({finding.slowest})" if finding.slowest else "")
+    print(f"{head}; {verdict[:160]}{first}; {took}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

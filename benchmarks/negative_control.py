@@ -92,8 +92,10 @@ def _row(name: str, judgement: Judgement, seconds: float) -> tuple[str, bool]:
     cells = [_SHORT.get(verdicts[gate].status, verdicts[gate].status.name) for gate in GATE_NAMES]
     expected = ["FAIL" if gate == "authenticity" else "pass" for gate in GATE_NAMES]
     bad = [gate for gate, cell, right in zip(GATE_NAMES, cells, expected, strict=True) if cell != right]
+    slowest = max(judgement.verdicts, key=lambda verdict: verdict.seconds)
+    time_of = f"{seconds:.0f} ({slowest.gate} {slowest.seconds:.0f})"
     reasons = "; ".join(f"{gate}: {verdicts[gate].reason}" for gate in bad).replace("|", "/")
-    return f"| {' | '.join((name, *cells, f'{seconds:.0f}', reasons))} |", not bad
+    return f"| {' | '.join((name, *cells, time_of, reasons))} |", not bad
 
 
 if __name__ == "__main__":
