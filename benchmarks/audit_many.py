@@ -22,11 +22,11 @@ from pathlib import Path
 
 # Functions of one tensor: in PyTorch, and of a value v in a kernel.
 FUNCTIONS = {
-    "relu": ("torch.relu(x)", "tl.maximum(v, 0.0)"),
+    "relu": ("torch.relu(x)", "tl.maximum(v, 0.0, propagate_nan=tl.PropagateNan.ALL)"),
     "silu": ("x * torch.sigmoid(x)", "v / (1.0 + tl.exp(-v))"),
     "square": ("x * x", "v * v"),
     "scaled": ("x * 1.5 + 0.25", "v * 1.5 + 0.25"),
-    "hardtanh": ("torch.clamp(x, -1.0, 1.0)", "tl.minimum(tl.maximum(v, -1.0), 1.0)"),
+    "hardtanh": ("torch.clamp(x, -1.0, 1.0)", "tl.where(v < -1.0, -1.0, tl.where(v > 1.0, 1.0, v))"),
     "softplus": ("torch.log1p(torch.exp(-x.abs())) + torch.relu(x)",
                  "tl.log(1.0 + tl.exp(-tl.abs(v))) + tl.maximum(v, 0.0)"),
     "leaky": ("torch.where(x > 0, x, 0.01 * x)", "tl.where(v > 0, v, 0.01 * v)"),

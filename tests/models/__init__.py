@@ -1,0 +1,1 @@
+"""Models against a server of our own, and the server itself."""
