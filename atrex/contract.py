@@ -146,6 +146,7 @@ class Contract(Record):
     rounding_steps: int
     deterministic: bool = True
     specials: tuple[str, ...] = ()
+    signed_zeros: bool = True  # whether the sign of a zero is part of the function
     updates: dict[str, str] = {}  # input that may be updated in place -> output that may alias it
     layouts: LayoutContract = LayoutContract()
     may_be_unsupported: tuple[str, ...] = ()

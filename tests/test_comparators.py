@@ -313,6 +313,8 @@ class TestClasses:
         tiny = torch.tensor([[1.0, -1e-60]], dtype=torch.float64)
         assert class_mismatch(self._one(-0.0), self._one(-0.0), tiny) is None
         assert class_mismatch(self._one(0.0), self._one(-0.0), tiny) is not None
+        assert class_mismatch(self._one(0.0), self._one(-0.0), tiny, signed_zeros=False) is None
+        assert class_mismatch(self._one(NAN), self._one(-0.0), tiny, signed_zeros=False) is not None
         huge = torch.tensor([[1.0, 1e60]], dtype=torch.float64)
         assert class_mismatch(self._one(INF), self._one(INF), huge) is None
         assert class_mismatch(self._one(3e38), self._one(INF), huge) is not None

@@ -162,6 +162,7 @@ def _problem(
             reduced=REDUCTION,
             rounding_steps=8 + 4 * max(compute, 1),
             specials=floating if pointwise else (),
+            signed_zeros=False,  # max(-0, 0) may be either, and nobody has said which
             updates=first.aliases,
             layouts=LayoutContract(exact=False, must=(), may_refuse=_layouts(calls, level)),
             may_be_unsupported=tuple(g for g, why in unjudged.items() if why.status == "UNSUPPORTED"),

@@ -80,16 +80,20 @@ def bit_mismatch(got: Tensor, expected: Tensor) -> Mismatch | None:
 
 
 def class_mismatch(
-    got: Tensor, eager: Tensor, oracle: Tensor, allowed: Tensor | None = None
+    got: Tensor,
+    eager: Tensor,
+    oracle: Tensor,
+    allowed: Tensor | None = None,
+    *,
+    signed_zeros: bool = True,
 ) -> Mismatch | None:
     """Where NaN, +Inf, -Inf or the sign of a zero differs though eager and oracle agree on it.
 
     Where `allowed` bounds the error, a value that is not zero but may be rounded to it may also stay above it
     or come out with the other sign: that follows from the order of a sum.
     """
-    expected = _classes(oracle.to(eager.dtype))
-    found = _classes(got)
-    wrong = (found != expected) & (_classes(eager) == expected)
+    expected, found, usual = (_classes(one, signed_zeros) for one in (oracle.to(eager.dtype), got, eager))
+    wrong = (found != expected) & (usual == expected)
     if allowed is not None:
         near_zero = (oracle != 0) & (oracle.abs() <= allowed)
         wrong &= ~(near_zero & _is_number(found) & _is_number(expected))
@@ -106,8 +110,8 @@ def class_mismatch(
     )
 
 
-def _classes(value: Tensor) -> Tensor:
-    """0 finite, 1 NaN, 2 +Inf, 3 -Inf, 4 +0, 5 -0."""
+def _classes(value: Tensor, signed_zeros: bool) -> Tensor:
+    """0 finite, 1 NaN, 2 +Inf, 3 -Inf, 4 +0 (or any zero), 5 -0."""
     value = value.double()  # the eight-bit dtypes have none of these predicates
     result = torch.zeros(value.shape, dtype=torch.uint8, device=value.device)
     result[value.isnan()] = 1
@@ -115,7 +119,8 @@ def _classes(value: Tensor) -> Tensor:
     result[value.isneginf()] = 3
     zero = value == 0
     result[zero] = 4
-    result[zero & value.signbit()] = 5
+    if signed_zeros:
+        result[zero & value.signbit()] = 5
     return result
 
 

@@ -276,7 +276,8 @@ class GateContext:
             bound = None
             if self.problem.spec.outputs[name].compare == "bound":
                 bound = error_bound(oracle[name], got.dtype, self.problem.precision(name, spec.shape))
-            if mismatch := class_mismatch(got, eager[name], oracle[name].value, bound):
+            signed = self.problem.contract.signed_zeros
+            if mismatch := class_mismatch(got, eager[name], oracle[name].value, bound, signed_zeros=signed):
                 raise self.mismatch(spec, name, mismatch, what)
 
     def check(self, shape: Shape, what: str = "", **changes: Any) -> None:
