@@ -41,9 +41,9 @@ def lies_well(tensor: Tensor) -> bool:
 
 
 def laid_out(problem: Problem) -> list[tuple[Shape, dict[str, Tensor]]]:
-    """Every shape of the contract with each of its inputs in each layout in turn."""
+    """Every third odd shape with each of its inputs in each layout in turn."""
     found = []
-    for shape in problem.odd():
+    for shape in problem.odd()[::3]:
         for name, declared in problem.spec.inputs.items():
             for kind in get_args(LayoutKind):
                 if len(declared.shape) > 1 or kind in ("offset", "strided"):

@@ -38,21 +38,28 @@ def examined(*mutants: Mutant) -> list[Result]:
     return list(done.results)
 
 
-def test_faults_from_source_to_verdict() -> None:
-    """A gate kills each. Allclose on production inputs sees none of them, or may.
+@pytest.mark.slow
+def test_a_narrow_sum_is_killed() -> None:
+    """One of a bfloat16's roundings: as the draw has it, the witness is clear or marginal."""
+    narrow = pick("rms_norm/triton/row_per_program", "accumulator_dtype", "tl.sum is rounded to bfloat16")
+    (rounded,) = examined(narrow)
+    assert rounded.status in ("clear", "marginal")
+    assert rounded.killed
+    assert rounded.allclose == "accepts"
+
+
+def test_two_faults_from_source_to_verdict() -> None:
+    """A gate kills each. Allclose on production inputs does not see the first, and may not see the second.
 
     A flipped comparison reads behind the last row: what lies there decides what allclose says.
     """
     eps = pick("rms_norm/triton/row_per_program", "drop_eps", "mean + eps")
     bound = pick("rms_norm/triton/row_per_program", "comparison_flip", "columns <= H")
-    narrow = pick("rms_norm/triton/row_per_program", "accumulator_dtype", "tl.sum is rounded to bfloat16")
-    dropped, flipped, rounded = examined(eps, bound, narrow)
+    dropped, flipped = examined(eps, bound)
     assert dropped.status == flipped.status == "clear"
-    assert rounded.status in ("clear", "marginal")  # one of a bfloat16's roundings, as the draw has it
     assert dropped.killed
     assert flipped.killed
-    assert rounded.killed
-    assert dropped.allclose == rounded.allclose == "accepts"
+    assert dropped.allclose == "accepts"
     assert (dropped.gate, dropped.level) == ("sensitivity", "screen")
     assert flipped.gate in ("full_write", "bounds")
     assert dropped.witness is not None
