@@ -172,6 +172,10 @@ class Job:
         except TimingFault as fault:  # the search handles those of its proposals
             raise RejectedError(f"what the search starts from cannot be timed: {fault}") from None
 
+    def _with_dims(self, case: Case) -> Case:
+        """The case with all extents of its shape: some cases state lengths or a whole shape instead."""
+        return case.model_copy(update={"input": {**self.problem.shape(case).dims, **case.input}})
+
     def _search(self, lab: Instrument, ledger: Ledger) -> Search:
         retriever = Retriever(self.problem.operator, _dsl(self.device), self.device)
         for notice in retriever.notices:
@@ -189,7 +193,7 @@ class Job:
                 seed=self.run.meta.seed,
                 proposer=SearchProposer.name,
                 start=start,
-                cases=self.cases,
+                cases=tuple(self._with_dims(case) for case in self.cases),
                 buckets=self.problem.spec.buckets,
                 dropout=DropoutPolicy(enabled=self.dropout),
             ),
