@@ -9,7 +9,9 @@ from pathlib import Path
 # What decides acceptance and what a latency means; a change of any of it is another policy.
 _FILES = (
     "gates",
-    "fallback.py",
+    "contract.py",
+    "fallback/coverage.py",
+    "fallback/operations.py",
     "inputs.py",
     "judge.py",
     "measure.py",
@@ -20,6 +22,7 @@ _FILES = (
     "timing.py",
     "tracing.py",
     "verify.py",
+    "withhold.py",
     "worker.py",
 )
 
