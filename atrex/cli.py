@@ -14,6 +14,7 @@ from atrex.commands.audit_app import audit
 from atrex.commands.options import (
     CaseNames,
     Device,
+    FailOn,
     File,
     Json,
     Operator,
@@ -290,7 +291,7 @@ def fallbacks(
     workload: Workload = "atrex-bench",
     jobs: Annotated[int | None, typer.Option(min=1, help="files read at a time [default: cores]")] = None,
     fail_on: Annotated[
-        Literal["partial", "unresolved", "dead-kernel", "fallback", "broken"] | None,
+        FailOn | None,
         typer.Option("--fail-on", help="exit 1 if a file is that bad, or worse (in this order)"),
     ] = None,
     runs: RunsDir = None,

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import importlib.metadata
 import multiprocessing
 import os
 import sys
@@ -31,6 +30,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from agent.bench_plan import spread
+from atrex import provenance
 from atrex.candidate import load_candidate
 from atrex.commands.common import choose_device
 from atrex.contract import InitSpec, PowerOfTwo
@@ -38,7 +38,6 @@ from atrex.gates import GATE_NAMES
 from atrex.gates.context import Level
 from atrex.judge import Engine
 from atrex.problem import Problem, load_problem, operators
-from atrex.provenance import provenance
 from atrex.records import Case, Device, FaultKind, Judgement, Shape, Status, Verdict
 from atrex.roofline import hardware_name
 from atrex.verify import Verifier
@@ -152,10 +151,7 @@ def read_wrapper(path: Path) -> Wrapper:
 
 def installed(package: str) -> str:
     """The installed version of a package; empty if there is none."""
-    try:
-        return importlib.metadata.version(PACKAGES[package])
-    except importlib.metadata.PackageNotFoundError:
-        return ""
+    return provenance.installed(PACKAGES[package]) or ""
 
 
 def judge(
@@ -252,7 +248,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path)
     asked = parser.parse_args(arguments)
     device = choose_device(asked.device)
-    known = provenance(hardware_name(device), device)
+    known = provenance.provenance(hardware_name(device), device)
     if unknown := set(asked.operators) - set(operators()):
         parser.error(f"no operator: {', '.join(sorted(unknown))}")
     chosen = [w for w in wrappers() if not asked.operators or w.operator in asked.operators]

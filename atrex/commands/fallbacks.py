@@ -5,24 +5,23 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import typer
 
 from atrex.commands.common import DeviceOption, console_for_output, print_json
+from atrex.commands.options import FailOn
 from atrex.errors import UsageError
 from atrex.fallback.records import FileReport, Hunt, Outcome
 from atrex.fallback.sarif import sarif
 from atrex.fallback.scan import Job, find, hunt, scan
+from atrex.fallback.static import known_operator
 from atrex.fallback.terminal import render
 from atrex.ledger import merge_results, read
 from atrex.records import Case
 from atrex.runs import METADATA, find_run, runs_root
 from traces.workload import load_workload
-
-Fail = Literal["partial", "unresolved", "dead-kernel", "fallback", "broken"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class Options:
     entry: str
     workload: str
     jobs: int | None
-    fail_on: Fail | None
+    fail_on: FailOn | None
     runs: Path | None
     as_sarif: bool
     as_json: bool
@@ -98,6 +97,8 @@ def _weights(workload: str) -> dict[str, float]:
 
 def _jobs(options: Options) -> tuple[Path, list[Job], dict[str, float]]:
     """What to read, and for a run the speed-ups that were measured. Raises UsageError."""
+    if options.operator:
+        options = replace(options, operator=known_operator(options.operator))
     path = Path(options.path)
     if path.exists() and not (path / METADATA).is_file():
         jobs = [Job(one, name, options.operator, options.entry) for one, name in find(path)]

@@ -9,6 +9,7 @@ import typer
 
 DeviceOption = Literal["auto", "cpu", "cuda"]
 Device = Annotated[DeviceOption, typer.Option(help="auto: CUDA if there is a GPU, else CPU")]
+FailOn = Literal["partial", "unresolved", "dead-kernel", "fallback", "broken"]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document")]
 Workload = Annotated[str, typer.Option(help="workload name or file")]
 Operator = Annotated[str, typer.Option("--op", help="operator, in any spelling: rms_norm, rmsnorm")]

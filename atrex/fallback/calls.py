@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from atrex.fallback import attributes, library, operations
+from atrex.fallback import attributes, library, operations, transforms
 from atrex.fallback.values import (
     NONE,
     UNKNOWN,
@@ -31,7 +31,6 @@ from atrex.fallback.values import (
     Union,
     Value,
     is_module,
-    options_of,
     tensors_in,
     union,
     view,
@@ -127,7 +126,6 @@ def _body(
             scope.names["__self__"] = args[0]
     owner = f"{function.owner.name}." if function.owner is not None else ""
     frame = Frame(f"{owner}{function.name}", getattr(node, "lineno", 0))
-    before = r.computed
     r.frames.append(frame)
     r.active.append(id(function.node))
     try:
@@ -137,8 +135,6 @@ def _body(
     finally:
         r.frames.pop()
         r.active.pop()
-    if function.compiled and r.computed > before:
-        r.report("compute", function.compiled, node, reason="a compiler makes the kernels")
     return frame.yields if frame.is_generator else frame.returns
 
 
@@ -264,7 +260,7 @@ def _bound(r: Reader, bound: Bound, args: list[Value], keywords: dict[str, Value
             r.report("compute", f"{path}.{name}", node, reason="inherited from a library")
             return Tensor("data")
         case Function() | Method() | Partial():
-            return library.of_callable(r, owner, name, args, keywords, node)
+            return transforms.of_callable(r, owner, name, args, keywords, node)
         case LibObject():
             return library.method_of_object(r, owner, name, args, keywords, node)
     return UNKNOWN
@@ -381,16 +377,3 @@ def _of_container(owner: Seq | Mapping, name: str, args: list[Value]) -> Value:
         pairs = [Seq([key, value]) for key, value in zip(keys, owner.items.values(), strict=True)]
         return Seq([*pairs, *(Seq([UNKNOWN, value]) for value in owner.rest)])
     return owner if name == "copy" else UNKNOWN
-
-
-def callables(values: list[Value]) -> list[Value]:
-    """Those of the values that are functions of the file or of a library that computes."""
-    return [
-        one
-        for value in values
-        for one in options_of(value)
-        if isinstance(one, Function | Method | Partial | Builtin | Bound)
-    ]
-
-
-__all__ = ["call", "callables", "method"]

@@ -26,7 +26,6 @@ from atrex.fallback.transforms import (
     compiled,
     impl,
     kernel,
-    of_callable,
     partial,
     property_,
     register,
@@ -351,5 +350,3 @@ _SPECIAL: dict[str, Callable[[Reader, Args, Keywords, ast.AST], Value]] = {
     "torch.utils.cpp_extension.load_inline": native.load_inline, "atrex.dsl.cpp.compile": native.compiled,
     "cupy.RawModule": native.raw_module,
 }  # fmt: skip
-
-__all__ = ["call", "call_object", "method_of_object", "of_callable"]

@@ -35,7 +35,7 @@ _SETUP_METHODS = _SETUP | names(
     swapdims_ hsplit vsplit dsplit tensor_split squeeze_ unsqueeze_ t_ transpose_ requires_grad_ detach_
     refine_names rename align_to share_memory_ retain_grad untyped_storage storage
     size stride dim numel nelement ndimension element_size storage_offset data_ptr is_contiguous
-    is_floating_point is_complex is_signed get_device is_shared is_pinned is_set_to has_names type_as_metadata
+    is_floating_point is_complex is_signed get_device is_shared is_pinned is_set_to has_names
     register_hook backward new_tensor __len__ __repr__ __format__ __hash__ __dlpack__"""
 )
 _GLUE_METHODS = _GLUE | names(

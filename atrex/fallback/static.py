@@ -97,6 +97,15 @@ def operator_of(path: Path) -> str:
     return ""
 
 
+def known_operator(name: str) -> str:
+    """The operator of a name in any spelling, without the aliases. Raises UsageError."""
+    squeezed = {operator.replace("_", ""): operator for operator in _operators()}
+    found = squeezed.get(name.lower().replace("_", "").replace("-", ""))
+    if found is None:
+        raise UsageError(f"--op {name}: no such operator; `atrex list` names them")
+    return found
+
+
 @cache
 def _operators() -> frozenset[str]:
     return frozenset(path.parent.name for path in BENCH.glob("*/problem.yaml"))

@@ -170,7 +170,6 @@ class Function(Value):
     defaults: dict[str, Value]
     owner: Class | None = None
     kind: Kind = "plain"
-    compiled: str = ""  # torch.compile and the like, if it goes through one
 
 
 @dataclass(slots=True, eq=False)

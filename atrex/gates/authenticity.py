@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from atrex.fallback.coverage import can_withhold, written_by_others
 from atrex.fallback.operations import permitted
 from atrex.gates.context import GateContext, Rejection
@@ -22,19 +24,19 @@ def run(ctx: GateContext) -> None:
         except CandidateFault as fault:
             raise ctx.fault(fault, spec) from None
         own |= _require_own_work(ctx, spec, launches)
-        _require_own_results(ctx, spec)
+        plain = ctx.call(spec).outputs
+        _require_own_results(ctx, spec, plain)
         if ctx.session.engine.device == "cuda":
             aside = ctx.calls([Call(inputs=spec, side_stream=True)])[0].outputs
             what = "read on the caller's stream, without waiting for others"
-            ctx.require_same_bits(spec, aside, ctx.call(spec).outputs, what)
+            ctx.require_same_bits(spec, aside, plain, what)
     ctx.metrics["kernels"] = ", ".join(sorted(own))
 
 
-def _require_own_results(ctx: GateContext, spec: InputSpec) -> None:
+def _require_own_results(ctx: GateContext, spec: InputSpec, plain: dict[str, Tensor]) -> None:
     """No output comes out the same when the candidate's kernels do nothing."""
     if not can_withhold(ctx.session.candidate):
         return
-    plain = ctx.call(spec).outputs
     others = written_by_others(ctx.session, spec, plain, ctx.inputs(spec))
     if others:
         reason = f"its own kernels do not make {', '.join(others)}: the same bits come out without them"

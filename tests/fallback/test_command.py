@@ -76,4 +76,5 @@ def test_one_file_shows_all_of_its_findings(folder: Path, capsys: pytest.Capture
 def test_nothing_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fallbacks", str(tmp_path / "gone"), "--static"]) == 2
     assert main(["fallbacks", str(tmp_path), "--static"]) == 2
+    assert main(["fallbacks", str(tmp_path), "--static", "--op", "no_such"]) == 2
     assert "no Python file" in capsys.readouterr().err

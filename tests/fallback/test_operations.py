@@ -89,6 +89,9 @@ class TestKernels:
             ("void at::native::reduce_kernel<512, 1, at::native::MeanOps<float>>", "library"),
             ("sm90_xmma_gemm_bf16bf16_bf16f32", "library"),
             ("rms_rows_2", "library"),
+            ("void mine::rms_rows<float>(float*, int)", "own"),
+            ("rms_rows(__nv_bfloat16*)", "own"),
+            ("void at::native::mean<rms_rows>(float*)", "library"),
             ("", "library"),
         ],
     )
