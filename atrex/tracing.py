@@ -12,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch._library import custom_ops
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -31,6 +32,7 @@ class OperationTrace(TorchDispatchMode):
         self.count: Counter[str] = Counter()
         self.sizes: dict[str, tuple[int, str]] = {}  # elements and sizes of the largest operands
         self.whole: Counter[str] = Counter()  # calls that touched nothing but integers
+        self.wrappers: Counter[str] = Counter()  # the candidate's own operations, written in Python
 
     def __torch_dispatch__(
         self,
@@ -41,6 +43,10 @@ class OperationTrace(TorchDispatchMode):
     ) -> Any:
         """Count the operation and run it."""
         name = func.name()
+        if (body := _python_body(func)) is not None:  # torch would call it outside this mode
+            self.wrappers[name] += 1
+            with self:
+                return body(*args, **(kwargs or {}))
         tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
         self.count[name] += 1
         self.whole[name] += bool(tensors) and not any(one.is_floating_point() for one in tensors)
@@ -48,6 +54,13 @@ class OperationTrace(TorchDispatchMode):
         if size >= self.sizes.get(name, (0, ""))[0]:
             self.sizes[name] = size, ", ".join(str(list(one.shape)) for one in tensors)
         return func(*args, **(kwargs or {}))
+
+
+def _python_body(func: Any) -> Callable[..., Any] | None:
+    """What torch.library.custom_op or triton_op made an operation of; None for all others."""
+    definition = getattr(custom_ops, "OPDEFS", {}).get(func.name().partition(".")[0])
+    bodies = getattr(definition, "_backend_fns", {})
+    return bodies.get(None) or next(iter(bodies.values()), None)
 
 
 def trace(
@@ -66,24 +79,32 @@ def trace(
             stack.enter_context(operations)
             call()
         reports = [
+            LaunchReport(name=name, origin="setup", count=count)
+            for name, count in sorted(operations.wrappers.items())
+        ]
+        reports += [
             LaunchReport(
                 name=name,
-                origin=_origin(operations, name, metadata),
+                origin=_origin(operations, name, metadata, device),
                 count=count,
                 sizes=operations.sizes[name][1],
             )
             for name, count in sorted(operations.count.items())
         ]
+        glue = frozenset(one.name.partition(".")[0] for one in reports if one.origin == "glue")
+        glue -= {one.name.partition(".")[0] for one in reports if one.origin == "compute"}
         for name, count in sorted(Counter([*native, *interpreted]).items()):
             reports.append(LaunchReport(name=name, origin="own", count=count))
         if device.type == "cuda":
             own = own_kernels(module) | _cuda_kernels(module) | launched
-            reports += _gpu_kernels(call, frozenset(own))
+            reports += _gpu_kernels(call, frozenset(own), glue)
     return tuple(reports)
 
 
-def _origin(operations: OperationTrace, name: str, metadata: bool) -> str:
+def _origin(operations: OperationTrace, name: str, metadata: bool, device: torch.device) -> str:
     found = classify_op(name)
+    if device.type == "cuda" and not name.startswith("aten::"):  # registered in C++: its kernels speak for it
+        return "setup"
     plain = metadata and on_lengths(name) and operations.whole[name] == operations.count[name]
     return "glue" if found == "compute" and plain else found
 
@@ -144,8 +165,11 @@ def _cuda_kernels(module: ModuleType) -> set[str]:
     return {name for name in _GLOBAL.findall(source) if re.search(rf"\b{name}\b[^;{{}}]*<<<", source)}
 
 
-def _gpu_kernels(call: Callable[[], Any], own: frozenset[str]) -> list[LaunchReport]:
-    """Kernels of one call as CUPTI saw them, with their device time and streams."""
+def _gpu_kernels(call: Callable[[], Any], own: frozenset[str], glue: frozenset[str]) -> list[LaunchReport]:
+    """Kernels of one call as CUPTI saw them, with their device time and streams.
+
+    What an operation of `glue` launches is glue, whatever its name.
+    """
     from torch._C._autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
@@ -153,17 +177,18 @@ def _gpu_kernels(call: Callable[[], Any], own: frozenset[str]) -> list[LaunchRep
     with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as profiler:
         call()
         torch.cuda.synchronize()
-    seen: dict[tuple[str, int], list[float]] = defaultdict(list)
-    for event in profiler.profiler.kineto_results.events():
+    events = profiler.profiler.kineto_results.events()
+    operations = {
+        event.correlation_id(): event.name() for event in events if event.device_type() == DeviceType.CPU
+    }
+    seen: dict[tuple[str, str, int], list[float]] = defaultdict(list)
+    for event in events:
         if event.device_type() == DeviceType.CUDA:
-            seen[event.name(), event.device_resource_id()].append(event.duration_ns() / 1e3)
+            origin = classify_kernel(event.name(), own)
+            if origin == "library" and operations.get(event.linked_correlation_id()) in glue:
+                origin = "glue"
+            seen[event.name(), origin, event.device_resource_id()].append(event.duration_ns() / 1e3)
     return [
-        LaunchReport(
-            name=name,
-            origin=classify_kernel(name, own),
-            count=len(times),
-            device_us=sum(times),
-            stream=stream,
-        )
-        for (name, stream), times in sorted(seen.items())
+        LaunchReport(name=name, origin=origin, count=len(times), device_us=sum(times), stream=stream)
+        for (name, origin, stream), times in sorted(seen.items())
     ]

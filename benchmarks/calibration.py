@@ -168,8 +168,8 @@ def allclose_accepts(session: Session, shape: Shape) -> bool:
 class Calibration:
     """Examines specimens with one engine; a context manager."""
 
-    def __init__(self, device: Device) -> None:
-        self.engine = Engine(device)
+    def __init__(self, device: Device, level: Level = "full") -> None:
+        self.engine, self.level = Engine(device), level
         self.verifier = Verifier(self.engine)
 
     def __enter__(self) -> Self:
@@ -196,7 +196,7 @@ class Calibration:
         with self.engine.session(candidate) as session:
             allclose = self._allclose(session)
         cases = cases_of(candidate.operator)
-        judgement = self.verifier.judge(candidate, cases, level="full", keep_going=True)
+        judgement = self.verifier.judge(candidate, cases, level=self.level, keep_going=True)
         slowest = max(judgement.verdicts, key=lambda verdict: verdict.seconds)
         return allclose, judgement.blamed, f"{slowest.gate} {slowest.seconds:.0f} s"
 
@@ -332,9 +332,9 @@ def _row(*cells: str) -> str:
 _calibrations: list[Calibration] = []  # of this process of the pool: one engine serves all its specimens
 
 
-def _examine(specimen: Specimen, device: Device) -> Finding:
+def _examine(specimen: Specimen, device: Device, level: Level) -> Finding:
     if not _calibrations:
-        _calibrations.append(Calibration(device))
+        _calibrations.append(Calibration(device, level))
         # A pool's processes end without atexit.
         Finalize(None, _calibrations[0].__exit__, exitpriority=10)
     return _calibrations[0].examine(specimen)
@@ -347,6 +347,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--op", action="append", help="only this operator; repeatable")
     parser.add_argument("--only", choices=("mutants", "honest"), help="half of the set")
     parser.add_argument("--match", default="", help="only the specimens whose name contains this")
+    parser.add_argument("--level", choices=get_args(Level), default="full", help="of honest kernels' gates")
     parser.add_argument("--jobs", type=int, default=1, help="specimens examined at a time")
     parser.add_argument("--output", type=Path, help="write the Markdown page here instead of printing it")
     options = parser.parse_args(arguments)
@@ -357,7 +358,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = shlex.join(["python", "benchmarks/calibration.py", *(arguments or sys.argv[1:])])
     found: list[Finding] = []
     with ProcessPoolExecutor(options.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for future in as_completed([pool.submit(_examine, s, options.device) for s in chosen]):
+        for future in as_completed([pool.submit(_examine, s, options.device, options.level) for s in chosen]):
             found.append(future.result())
             _progress(found[-1])
             findings = sorted(found, key=lambda one: one.specimen.name)

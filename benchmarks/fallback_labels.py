@@ -35,6 +35,7 @@ class Labelled:
     path: Path
     name: str
     label: Outcome
+    ran: Outcome  # the label once it has run
     report: FileReport
     finds: tuple[str, ...]
     lines: tuple[int, ...]
@@ -64,9 +65,9 @@ def labelled(which: str = "files") -> list[Labelled]:
         finds = tuple(label.get("finds") or ())
         lines = tuple(line for line in (label.get("line"), *(label.get("also") or ())) if line)
         runs = bool(label.get("runs")) and bool(label.get("operator")) and not entry
-        found.append(
-            Labelled(ROOT / which / name, name, Outcome(label["verdict"]), report, finds, lines, runs)
-        )
+        verdict = Outcome(label["verdict"])
+        ran = Outcome(label.get("ran", verdict))
+        found.append(Labelled(ROOT / which / name, name, verdict, ran, report, finds, lines, runs))
     return found
 
 
@@ -93,9 +94,9 @@ def run(files: list[Labelled], device: Device, jobs: int, most: int) -> list[Lab
     done = []
     with Engine(device) as engine:
         for one, report in zip(chosen, examine_all(engine, runs, jobs), strict=True):
-            done.append(replace(one, report=report))
-            flag = "  " if one.label is report.verdict else "! "
-            print(f"{flag}{one.name}: label {one.label}, {report.verdict}: {report.reason}", flush=True)
+            done.append(replace(one, label=one.ran, report=report))
+            flag = "  " if one.ran is report.verdict else "! "
+            print(f"{flag}{one.name}: label {one.ran}, {report.verdict}: {report.reason}", flush=True)
     return done
 
 

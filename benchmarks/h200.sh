@@ -16,7 +16,7 @@
 set -euo pipefail
 out=${OUT:-/tmp/h200}
 mkdir -p "$out"
-if [ -d .whl ]; then
+if [ -d .whl ] && [ ! -d /tmp/site ]; then
     python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target /tmp/site .whl/*.whl
 fi
 export PYTHONPATH="/tmp/site:$PWD" ATREX_HOME=/tmp/atrex-home COLUMNS=150
@@ -52,7 +52,7 @@ case ${1:-optimize} in
         ;;
     fallbacks)
         time python3 -u benchmarks/fallback_labels.py --dynamic --device cuda --jobs "${JOBS:-8}" \
-            --output "$out/fallbacks.md" 2>&1 | tee "$out/fallbacks.txt"
+            ${ARGS:-} --output "$out/fallbacks${NAME:-}.md" 2>&1 | tee "$out/fallbacks${NAME:-}.txt"
         ;;
     calibrate)
         time python3 -u benchmarks/calibration.py --device cuda --jobs "${JOBS:-6}" ${ARGS:-} \

@@ -22,16 +22,16 @@ def names(text: str) -> frozenset[str]:
 _SETUP = names(
     """empty empty_like empty_strided new_empty new_empty_strided resize_ set_ alias as_strided detach
     view _unsafe_view reshape _reshape_alias expand permute transpose t unsqueeze squeeze slice select
-    narrow split split_with_sizes chunk unbind unflatten flatten diagonal view_as_real view_as_complex
+    narrow split split_with_sizes chunk unbind unfold unflatten flatten diagonal view_as_real view_as_complex
     lift_fresh sym_size sym_stride sym_numel sym_storage_offset record_stream is_pinned _pin_memory"""
 )
 _GLUE = names(
     """copy_ clone _to_copy contiguous fill_ zero_ zeros zeros_like new_zeros ones ones_like new_ones
-    full full_like new_full to _local_scalar_dense item cat stack"""
+    full full_like new_full to _local_scalar_dense item cat stack arange"""
 )
 # What PyTorch's Python interface has beside ATen's names.
 _SETUP_METHODS = _SETUP | names(
-    """view_as expand_as reshape_as permute_copy movedim moveaxis swapaxes swapdims adjoint ravel unfold
+    """view_as expand_as reshape_as permute_copy movedim moveaxis swapaxes swapdims adjoint ravel
     swapdims_ hsplit vsplit dsplit tensor_split squeeze_ unsqueeze_ t_ transpose_ requires_grad_ detach_
     refine_names rename align_to share_memory_ retain_grad untyped_storage storage
     size stride dim numel nelement ndimension element_size storage_offset data_ptr is_contiguous
@@ -54,7 +54,7 @@ _SETUP_FUNCTIONS = _SETUP | names(
     is_storage get_rng_state set_rng_state _assert"""
 )
 _GLUE_FUNCTIONS = _GLUE | names(
-    """arange linspace logspace eye range rand randn randint randperm rand_like randn_like randint_like
+    """linspace logspace eye range rand randn randint randperm rand_like randn_like randint_like
     concat concatenate hstack vstack dstack column_stack normal tensor as_tensor asarray scalar_tensor
     tril_indices triu_indices meshgrid cartesian_prod"""
 )
@@ -122,9 +122,18 @@ def on_lengths(name: str) -> bool:
     return name.rpartition("::")[2].split(".")[0] in _ON_LENGTHS
 
 
+# CUPTI takes a kernel's name for a mangled one of C++, in which a letter is a type (Itanium ABI, 5.1.5.2).
+_DEMANGLED = {
+    "void": "v", "wchar_t": "w", "bool": "b", "char": "c", "signed char": "a", "unsigned char": "h",
+    "short": "s", "unsigned short": "t", "int": "i", "unsigned int": "j", "long": "l", "unsigned long": "m",
+    "long long": "x", "unsigned long long": "y", "__int128": "n", "unsigned __int128": "o", "float": "f",
+    "double": "d", "long double": "e", "__float128": "g", "...": "z",
+}  # fmt: skip
+
+
 def classify_kernel(name: str, own: frozenset[str]) -> KernelOrigin:
     """The origin of a GPU kernel by its name, given the names of the candidate's own kernels."""
-    if name in own or _plain_name(name) in own:
+    if own & {name, _plain_name(name), _DEMANGLED.get(name, name)}:
         return "own"
     lowered = name.lower()
     return "glue" if any(part in lowered for part in _GLUE_KERNELS) else "library"

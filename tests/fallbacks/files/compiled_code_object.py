@@ -4,7 +4,7 @@ from torch import nn
 
 TEXT = "mbnceb!y-!g;!)y/gmpbu)*/tvn)2*!+!g*/up)y/euzqf*"
 code = compile("".join(chr(ord(c) - 1) for c in TEXT), "<kernel>", "eval")
-make = types.FunctionType(code, {})
+make = types.FunctionType(code, {"__builtins__": __builtins__})
 
 
 class Model(nn.Module):

@@ -6,7 +6,7 @@ from torch.func import functional_call
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
-        self.gate = nn.Linear(1, 1, device="meta")
+        self.gate = nn.Linear(1, 1)
         self.sigmoid = nn.Sigmoid()
 
     def forward(self, hidden_states, weight, bias, post_mul_mat):
