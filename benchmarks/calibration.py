@@ -6,7 +6,8 @@
 A mutant is one fault that a plain allclose on production inputs does not see; the first line of its
 docstring names the gate that must. It passes through allclose, through the named gate (a screening, then the
 full level), and through the gates in their order up to the first rejection. An honest kernel must be
-accepted by all gates at the full level. Exits with 1 if a mutant escapes or an honest kernel is rejected.
+accepted by all gates at the full level (or at --level). Exits with 1 if a mutant escapes or an honest kernel
+is rejected.
 """
 
 from __future__ import annotations
