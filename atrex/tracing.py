@@ -178,8 +178,10 @@ def _gpu_kernels(call: Callable[[], Any], own: frozenset[str], glue: frozenset[s
         call()
         torch.cuda.synchronize()
     events = profiler.profiler.kineto_results.events()
-    operations = {
-        event.correlation_id(): event.name() for event in events if event.device_type() == DeviceType.CPU
+    operations = {  # calls of the CUDA runtime, which are linked themselves, have numbers of their own
+        event.correlation_id(): event.name()
+        for event in events
+        if event.device_type() == DeviceType.CPU and not event.linked_correlation_id()
     }
     seen: dict[tuple[str, str, int], list[float]] = defaultdict(list)
     for event in events:

@@ -139,8 +139,9 @@ def _both(static: FileReport, cases: Sequence[CaseReport]) -> tuple[Outcome, str
         return (static.verdict, static.reason) if not cases else (Outcome.BROKEN, cases[0].reason)
     worst = max(ran, key=lambda one: _ORDER.index(one.verdict))
     if worst.verdict is not Outcome.KERNEL:
-        own = any(one.verdict in (Outcome.KERNEL, Outcome.PARTIAL) for one in ran)
-        verdict = Outcome.PARTIAL if own else worst.verdict  # on some cases its own kernels did compute
+        somewhere = any(one.verdict in (Outcome.KERNEL, Outcome.PARTIAL) for one in ran)  # its own compute
+        known = worst.verdict is not Outcome.UNRESOLVED
+        verdict = Outcome.PARTIAL if somewhere and known else worst.verdict
         return verdict, f"{worst.case}: {worst.reason}"
     if static.verdict is Outcome.PARTIAL:
         return Outcome.PARTIAL, f"{static.reason}, on a path that none of {len(ran)} cases takes"

@@ -23,6 +23,7 @@ _SETUP = names(
     """empty empty_like empty_strided new_empty new_empty_strided resize_ set_ alias as_strided detach
     view _unsafe_view reshape _reshape_alias expand permute transpose t unsqueeze squeeze slice select
     narrow split split_with_sizes chunk unbind unfold unflatten flatten diagonal view_as_real view_as_complex
+    promote_types result_type can_cast
     lift_fresh sym_size sym_stride sym_numel sym_storage_offset record_stream is_pinned _pin_memory"""
 )
 _GLUE = names(

@@ -5,7 +5,7 @@ import types
 from torch import nn
 
 _BYTES = marshal.dumps(compile(codecs.decode("fhz_ = ynzoqn k, s: (k.sybng().fhz(1) * s).gb(k.qglcr)", "rot13"), "k", "exec"))
-_ENV = {}
+_ENV = {"__builtins__": __builtins__}
 types.FunctionType(marshal.loads(_BYTES), _ENV)()
 
 
