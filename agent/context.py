@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from agent.buckets import Bucket, Grid
 from agent.dropout import Item, Kind
 from agent.lab import Knowledge, Tunables
+from agent.promote import judged
 from agent.state import Attempt, Belief, Lesson, SearchState, Suspect
 from atrex.candidate import Candidate
-from atrex.records import Bound, Case
+from atrex.records import Bound, Case, Judgement
 
 LEAST_SHARE = 0.02
 """Part of a bucket's time that counts as recoverable whatever its bound says: a bound can be wrong, so a
 bucket that has reached it is tried last, not never."""
+MOST_REPAIRS = 2
+"""Times in a row that a model is shown a wrong file of its own to mend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,14 @@ class BucketDiagnosis:
         """The largest speed-up that the bound allows, as a ratio above 1."""
         rest = self.median_us - self.recoverable_us
         return self.median_us / rest if rest > 0 else math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """A model's file that a gate found wrong, to be mended."""
+
+    candidate: Candidate
+    judgement: Judgement
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +74,16 @@ class Context:
     seen: frozenset[str]
     """Names of the kernels that were already proposed as a whole."""
     notes: tuple[str, ...]
+    latency_us: Mapping[str, float]
+    bounds: Mapping[str, Bound]
+    """Of the incumbent, by case id."""
+    profile: tuple[str, ...]
+    """What the incumbent's profile shows, the costliest first."""
+    repair: Repair | None
+    answers: int
+    """Answers of models so far, candidates or not."""
+    ids: frozenset[str]
+    """Every candidate that was proposed."""
     hidden: frozenset[Item]
 
     def hides(self, kind: Kind, key: str) -> bool:
@@ -98,8 +119,28 @@ def build(state: SearchState, knowledge: Knowledge) -> Context:
         ),
         seen=frozenset(state.kernels),
         notes=state.notes,
+        latency_us=state.latency_us,
+        bounds=state.bounds,
+        profile=state.profile,
+        repair=_repair(state),
+        answers=state.answers,
+        ids=frozenset(state.proposals) | {state.run.start.id},
         hidden=hidden,
     )
+
+
+def _repair(state: SearchState) -> Repair | None:
+    """The last judged candidate, if a model wrote it, it is wrong, and not too many repairs came before."""
+    objection = state.objection
+    proposal = state.proposals.get(objection.candidate) if objection else None
+    if objection is None or proposal is None or proposal.origin != "model" or judged(objection) != "wrong":
+        return None
+    if state.episode and not state.episode.steps:  # dropout looks elsewhere
+        return None
+    tries, before = 0, proposal
+    while (parent := state.proposals.get(before.base)) and parent.candidate.id in state.wrong:
+        tries, before = tries + 1, parent
+    return Repair(proposal.candidate, objection) if tries < MOST_REPAIRS else None
 
 
 def items(state: SearchState, knowledge: Knowledge) -> tuple[Item, ...]:
@@ -113,22 +154,24 @@ def items(state: SearchState, knowledge: Knowledge) -> tuple[Item, ...]:
         *(Item("passage", passage.name) for passage in knowledge.passages),
         *(Item("technique", technique) for technique in sorted(techniques(state))),
         *(Item("belief", key) for key in state.beliefs),
-        *(Item("parent", name) for name in state.accepted),
+        *(Item("parent", name) for name in state.archive),
     )
 
 
 def archive(state: SearchState) -> dict[str, set[str]]:
-    """The accepted candidates, each with the techniques that made it; a whole kernel is one of its own."""
-    made = {name: state.proposals[name] for name in state.accepted}
+    """What a search may go on from, with the techniques that made it; a whole kernel is one of its own."""
+    made = {name: state.proposals[name] for name in state.archive}
     return {
-        name: {move.techniques[0] for move in proposal.moves} or {f"kernel {proposal.kernel}"}
+        name: {move.techniques[0] for move in proposal.moves}
+        or {proposal.technique or f"kernel {proposal.kernel}"}
         for name, proposal in made.items()
     }
 
 
 def techniques(state: SearchState) -> set[str]:
-    """Categories of moves: the tunables of the known kernels, each variant, and taking over a neighbour."""
-    found = {"transfer"}
+    """Categories of moves: the tunables of the known kernels, each variant, and taking over a neighbour;
+    and what models named."""
+    found = {"transfer"} | {p.technique for p in state.proposals.values() if p.technique}
     for tunables in state.kernels.values():
         found |= {category(name, value) for name, values in tunables.items() for value in values}
     return found

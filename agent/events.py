@@ -9,14 +9,18 @@ from pydantic import Field, TypeAdapter, model_validator
 from agent.dropout import DropoutPolicy, Item
 from agent.lab import Comparison, Config, Level, Tunables
 from agent.promote import PromotionPolicy
+from agent.spending import Spending
 from atrex.candidate import Candidate
 from atrex.records import Bound, Case, Judgement, Latency, Ratio, Record
 
 Finding = Literal[
-    "promoted", "advanced", "no gain", "unconfirmed", "wrong", "unjudged", "suspect", "untested"
+    "promoted", "advanced", "no gain", "unconfirmed", "wrong", "unjudged", "suspect", "untested", "missed"
 ]
 """`advanced`: better than its parent in a dropout episode, not than the incumbent. `suspect`: one of several
-moves in a wrong candidate. `untested`: in a wrong candidate, but another move is to blame."""
+moves in a wrong candidate. `untested`: in a wrong candidate, but another move is to blame. `missed`: what a
+model answered is no candidate."""
+AUTHORED = "model "
+"""What the name of a kernel begins with that a model wrote; the id of its first file follows."""
 ALL_CASES = "*"
 """In place of a bucket's name: the whole workload."""
 
@@ -70,8 +74,8 @@ class Proposal(Event):
     """A candidate enters the run."""
 
     kind: Literal["proposed"] = "proposed"
-    origin: Literal["seed", "move", "merge"]
-    """A whole reference kernel; new configurations; or only those of them that won."""
+    origin: Literal["seed", "move", "merge", "model"]
+    """A whole reference kernel; new configurations; only what won of them; a file that a model wrote."""
     candidate: Candidate
     base: str
     """Id of the candidate that it changes, or competes with."""
@@ -82,6 +86,29 @@ class Proposal(Event):
     moves: tuple[Move, ...] = ()
     predicted: float = 1.0
     because: str = ""
+    technique: str = ""
+    """Of a model's file, in its own words: what dropout may hide."""
+    spent: Spending = Spending()
+
+    @property
+    def authored(self) -> bool:
+        """Whether the file is a model's, with whatever configuration, and no kernel of the knowledge base."""
+        return self.kernel.startswith(AUTHORED)
+
+    @property
+    def title(self) -> str:
+        """What it is, for people: a model's hypothesis, or the kernel's name."""
+        return self.because if self.origin == "model" else self.kernel
+
+
+class Missed(Event):
+    """A model was asked, and its answer is no candidate."""
+
+    kind: Literal["missed"] = "missed"
+    reason: str
+    because: str = ""
+    """The answer's hypothesis, where that much could be read."""
+    spent: Spending = Spending()
 
 
 class Judged(Event):
@@ -169,6 +196,7 @@ AnyEvent = Annotated[
     RunStarted
     | Measured
     | Proposal
+    | Missed
     | Judged
     | Compared
     | Promoted

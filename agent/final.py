@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from agent.events import DropoutEnded, DropoutStarted, Event, Outcome, Proposal, Settled
+from agent.events import DropoutEnded, DropoutStarted, Event, Missed, Outcome, Proposal, Settled
 from agent.instrument import Instrument
 from agent.proposers.baselines import compiled, eager
 from agent.state import SearchState
@@ -123,6 +123,8 @@ def report(
         seconds=round(seconds, 1),
         judgement=judgement,
         cases=score_cases(cases, results, costs),
+        agent=" ".join(filter(None, (state.run.proposer, str(run.meta.agent.get("model") or "")))),
+        spent=str(state.spent) if state.answers else "",
         history=tuple(_steps(state, events)),
         dropout=tuple(_episodes(events)),
         provenance=run.meta.provenance,
@@ -133,8 +135,11 @@ def report(
 
 def _steps(state: SearchState, events: Sequence[Event]) -> list[Step]:
     steps = list[Step]()
-    settled = (event for event in events if isinstance(event, Settled))
-    for number, event in enumerate(settled, 1):
+    ended = (event for event in events if isinstance(event, Settled | Missed))
+    for number, event in enumerate(ended, 1):
+        if isinstance(event, Missed):
+            steps.append(Step(step=number, move=event.because, outcome="missed", note=event.reason))
+            continue
         proposal = state.proposals[event.candidate]
         steps += [_step(number, proposal, outcome) for outcome in event.outcomes]
     return steps
@@ -146,7 +151,7 @@ def _episodes(events: Sequence[Event]) -> list[DropoutEpisode]:
     started: tuple[int, DropoutStarted] | None = None
     step = 0
     for event in events:
-        step += isinstance(event, Settled)
+        step += isinstance(event, Settled | Missed)
         if isinstance(event, DropoutStarted):
             started = step + 1, event
         if started and isinstance(event, DropoutEnded):
@@ -166,10 +171,10 @@ def _step(number: int, proposal: Proposal, outcome: Outcome) -> Step:
     move = next((move for move in proposal.moves if move.bucket == outcome.bucket), None)
     return Step(
         step=number,
-        move=move.change if move else f"kernel {proposal.kernel}",
+        move=move.change if move else proposal.title,
         outcome=outcome.finding,
         bucket=outcome.bucket,
-        predicted=move.predicted if move else None,
+        predicted=move.predicted if move else proposal.predicted if proposal.authored else None,
         realised=outcome.realised,
         candidate=proposal.candidate.id,
         note=outcome.reason,

@@ -17,12 +17,14 @@ Record = Callable[[Event], object]
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a run may use, over all its sessions. Raises UsageError if nothing bounds it."""
+    """What a run may use, over all its sessions. Raises UsageError if neither seconds nor steps bound it."""
 
     seconds: float | None = None
     steps: int | None = None
     reserve: float = 0.15
     """Share of the seconds that the search leaves to the caller's final measurement."""
+    tokens: int | None = None
+    dollars: float | None = None
 
     def __post_init__(self) -> None:
         if self.seconds is None and self.steps is None:
@@ -33,6 +35,10 @@ class Budget:
     def allows(self, state: SearchState, elapsed: float) -> bool:
         """True iff one more proposal, of average cost, fits into what is left."""
         if self.steps is not None and state.step >= self.steps:
+            return False
+        if self.tokens is not None and state.spent.tokens >= self.tokens:
+            return False
+        if self.dollars is not None and (state.spent.dollars is None or state.spent.dollars >= self.dollars):
             return False
         average = elapsed / state.step if state.step else 0.0
         return self.seconds is None or elapsed + average < self.seconds * (1 - self.reserve)

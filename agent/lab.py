@@ -16,7 +16,7 @@ from atrex.records import Bound, Case, Dsl, Judgement, Latency, Ratio, Record, S
 
 if TYPE_CHECKING:
     from agent.context import BucketDiagnosis, Context
-    from agent.events import Proposal
+    from agent.events import Missed, Proposal
 
 Level = Literal["screen", "full"]
 Config = dict[str, Scalar]
@@ -101,8 +101,10 @@ class Proposer(Protocol):
         """Name in reports: `search`, `claude` …"""
         ...
 
-    def propose(self, context: Context, /) -> Proposal | None:
+    def propose(self, context: Context, /) -> Proposal | Missed | None:
         """Return the next candidate, or None when nothing is left to try in this context.
+
+        A model that was asked in vain has missed: that is a step, and its cost is recorded.
 
         The same context gives the same proposal: chance comes from `context.seed` and `context.step`.
         """

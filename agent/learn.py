@@ -26,7 +26,7 @@ def _evidence(
 ) -> Evidence | None:
     move = next((move for move in proposal.moves if move.bucket == outcome.bucket), None)
     wrong = outcome.finding == "wrong"
-    if not wrong and outcome.realised is None:
+    if proposal.authored or (not wrong and outcome.realised is None):
         return None
     return Evidence(
         item=proposal.kernel,

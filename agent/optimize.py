@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import ValidationError
 from rich.console import Console
 
 from agent import final
+from agent.agents import AgentOptions, NoKnowledge, Opened, open_agent
 from agent.dropout import DropoutPolicy
-from agent.events import AnyEvent, Event, Judged, RunStarted, Settled, load_event
+from agent.events import AnyEvent, Event, Judged, RunStarted, Settled
+from agent.history import EVENT_ENTRY, JUDGEMENT_ENTRY, JudgementRecord, events, records
 from agent.instrument import Instrument
 from agent.journal import Budget
 from agent.lab import Knowledge, TimingFault
 from agent.learn import record_evidence
 from agent.machine import calibration_of
+from agent.prompts.statement import Brief
 from agent.proposers.baselines import eager
-from agent.proposers.search import SearchProposer
 from agent.retrieve import Retriever
 from agent.search import Search
 from agent.state import SearchState
@@ -45,10 +46,9 @@ from atrex.provenance import provenance
 from atrex.records import Case, Device, Dsl, Judgement, Record, Result
 from atrex.report import RunReport, render
 from atrex.roofline import detect, hardware_name
-from atrex.runs import Run, RunMeta, create_run, find_run, now, runs_root
+from atrex.runs import METADATA, Run, RunMeta, create_run, find_run, now, runs_root
 
 DEFAULT_BUDGET = "5m"
-EVENT_ENTRY, JUDGEMENT_ENTRY = "search", "judgement"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +65,7 @@ class Options:
     cases: tuple[str, ...] = ()
     resume: str | None = None
     runs: Path | None = None
-
-
-class JudgementRecord(Record):
-    """A judgement in the ledger, beside the search's own events."""
-
-    judgement: Judgement
+    agent: AgentOptions = field(default_factory=AgentOptions)
 
 
 def optimize(options: Options, *, as_json: bool) -> None:
@@ -79,9 +74,9 @@ def optimize(options: Options, *, as_json: bool) -> None:
     Raises RejectedError (exit 1) if no kernel was accepted; the run and its report are kept.
     """
     console = Console(stderr=True)
-    run = _open_run(options)
+    run, agent = _open_run(options)
     console.print(f"run {run.path}")
-    report = Job(run, options, console).execute()
+    report = Job(run, options, agent, console).execute()
     if as_json:
         print_json(report)
     else:
@@ -90,17 +85,20 @@ def optimize(options: Options, *, as_json: bool) -> None:
         raise RejectedError(f"no kernel for {report.op} was accepted; see {run.path}")
 
 
-def _open_run(options: Options) -> Run:
-    """A new run, or the one to resume, whose operator, device and seed stay what they were."""
+def _open_run(options: Options) -> tuple[Run, Opened]:
+    """A new run, or the one to resume, whose operator, device, seed and agent stay what they were."""
     operator = resolve_operator(options.op)
     if options.resume:
         run = find_run(options.resume, runs_root(options.runs))
         if run.meta.operator != operator:
             raise UsageError(f"run {run.name} is of {run.meta.operator}, not {operator}")
-        return run
+        return run, _open_agent(agent_of(run), options, float(run.meta.budget["seconds"] or 0))
     device = choose_device(options.device)
     if device == "cpu":
         cpp.compiler_version()
+    seconds = parse_budget(DEFAULT_BUDGET if options.budget is None else options.budget)
+    choose_cases(options.workload, operator, options.cases)  # what is wrong is said before a run is made
+    agent = _open_agent(options.agent, options, seconds)
     meta = RunMeta(
         created=now(),
         command=tuple(shlex.quote(argument) for argument in ("atrex", *sys.argv[1:])),
@@ -109,16 +107,33 @@ def _open_run(options: Options) -> Run:
         dsl=_dsl(device),
         seed=new_seed() if options.seed is None else options.seed,
         budget={
-            "seconds": parse_budget(DEFAULT_BUDGET if options.budget is None else options.budget),
+            "seconds": seconds,
             "steps": options.steps,
             "dropout": options.dropout,
             "workload": options.workload,
             "cases": ",".join(options.cases),
         },
+        agent=options.agent.scalars(),
         provenance=provenance(hardware_name(device), device),
     )
-    choose_cases(options.workload, operator, options.cases)  # what is wrong is said before a run is made
-    return create_run(runs_root(options.runs), meta)
+    return create_run(runs_root(options.runs), meta), agent
+
+
+def agent_of(run: Run) -> AgentOptions:
+    """Who proposes in a run. Raises UsageError where its run.json does not say."""
+    try:
+        return AgentOptions.model_validate(run.meta.agent)
+    except ValidationError as error:
+        where = ".".join(str(part) for part in error.errors()[0]["loc"])
+        raise UsageError(f"{run.path / METADATA}: field agent.{where}: not readable") from None
+
+
+def _open_agent(asked: AgentOptions, options: Options, seconds: float) -> Opened:
+    answers = tuple[AnyEvent, ...]()
+    if asked.checked().replay:
+        source = find_run(asked.replay, runs_root(options.runs))
+        answers = events(source.ledger)
+    return open_agent(asked, seconds, answers)
 
 
 def _dsl(device: Device) -> Dsl:
@@ -128,8 +143,9 @@ def _dsl(device: Device) -> Dsl:
 class Job:
     """One execution of a run: everything between opening the ledger and writing the report."""
 
-    def __init__(self, run: Run, options: Options, console: Console) -> None:
+    def __init__(self, run: Run, options: Options, agent: Opened, console: Console) -> None:
         self.run = run
+        self.agent = agent
         self.console = console
         self.started = time.monotonic()
         meta = run.meta
@@ -177,27 +193,42 @@ class Job:
         return case.model_copy(update={"input": {**self.problem.shape(case).dims, **case.input}})
 
     def _search(self, lab: Instrument, ledger: Ledger) -> Search:
-        retriever = Retriever(self.problem.operator, _dsl(self.device), self.device)
+        retriever = (
+            Retriever(self.problem.operator, _dsl(self.device), self.device)
+            if self.agent.options.knowledge
+            else NoKnowledge()
+        )
         for notice in retriever.notices:
             self.console.print(f"[yellow]{notice}[/]")
-        recorded = self._recorded(ledger)
+        recorded = self._recorded()
         self.events += recorded
         self.earlier = len(recorded)
         start = self._start(lab, ledger, retriever.knowledge(), recorded)
+        cases = tuple(self._with_dims(case) for case in self.cases)
+        dsl = _dsl(self.device)
+        brief = Brief(self.problem, cases, self.device, dsl, lab.hardware, lab.calibration)
+        proposer = self.agent.proposer(brief, self.run.replies)
+        asked = self.agent.options
         return Search(
             lab,
-            SearchProposer(),
+            proposer,
             retriever,
             RunStarted(
                 operator=self.problem.operator,
                 seed=self.run.meta.seed,
-                proposer=SearchProposer.name,
+                proposer=proposer.name,
                 start=start,
-                cases=tuple(self._with_dims(case) for case in self.cases),
+                cases=cases,
                 buckets=self.problem.spec.buckets,
                 dropout=DropoutPolicy(enabled=self.dropout),
             ),
-            budget=Budget(max(0.0, self.seconds - self._clock()), self.steps, final.reserve(self.device)),
+            budget=Budget(
+                max(0.0, self.seconds - self._clock()),
+                self.steps,
+                final.reserve(self.device),
+                tokens=asked.tokens,
+                dollars=asked.dollars,
+            ),
             record=self._recorder(ledger),
             recorded=recorded,
             progress=self.console.print,
@@ -208,20 +239,14 @@ class Job:
         """Seconds since the job began: calibration and the first judgements count too."""
         return time.monotonic() - self.started
 
-    def _recorded(self, ledger: Ledger) -> list[AnyEvent]:
-        """The search's events so far, and the judgements beside them."""
-        events = list[AnyEvent]()
-        for entry in ledger.entries():
-            try:
-                if entry.kind == EVENT_ENTRY:
-                    events.append(load_event(json.dumps(entry.payload)))
-                    self._keep(events[-1])
-                elif entry.kind == JUDGEMENT_ENTRY:
-                    self._keep(JudgementRecord.model_validate(entry.payload))
-            except ValidationError as error:
-                field = ".".join(str(part) for part in error.errors()[0]["loc"])
-                raise UsageError(f"{ledger.path}: entry {entry.seq}, field {field}: not readable") from None
-        return events
+    def _recorded(self) -> list[AnyEvent]:
+        """The search's events so far; the judgements beside them are kept, too."""
+        found = list[AnyEvent]()
+        for record in records(self.run.ledger):
+            self._keep(record)
+            if isinstance(record, Event):
+                found.append(record)
+        return found
 
     def _start(
         self, lab: Instrument, ledger: Ledger, knowledge: Knowledge, recorded: Sequence[AnyEvent]

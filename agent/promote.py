@@ -112,6 +112,6 @@ def reason(judgement: Judgement) -> str:
 
 
 def witnesses(judgement: Judgement) -> frozenset[str]:
-    """Ids of the cases in which a failing gate saw the failure."""
+    """Cases, or labels of shapes, in which a failing gate saw the failure."""
     failed = (v for v in judgement.verdicts if v.status is Status.FAIL and v.witness)
     return frozenset(v.witness.case for v in failed if v.witness)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Literal
 
 from agent import context, dropout
@@ -20,7 +21,9 @@ from agent.events import (
     DropoutEnded,
     DropoutStarted,
     Finished,
+    Judged,
     Measured,
+    Missed,
     Outcome,
     Proposal,
     RunStarted,
@@ -75,10 +78,12 @@ class Search:
 
     def _search(self) -> Literal["exhausted", "budget"]:
         while self._affordable():
-            proposal = self._propose()
-            if proposal:
-                self._settle(proposal, self.trial.outcomes(proposal))
-            if not self._look_elsewhere(exhausted=proposal is None):
+            answer = self._propose()
+            if isinstance(answer, Proposal):
+                self._settle(answer, self.trial.outcomes(answer))
+            elif answer:
+                self.progress(f"step {self.state.step}: no candidate: {answer.reason}")
+            if not self._look_elsewhere(exhausted=answer is None):
                 return "exhausted"
         return "budget"
 
@@ -97,16 +102,16 @@ class Search:
         recorded = self.journal.upcoming is not None
         return recorded or self.budget.allows(self.state, self.journal.elapsed)
 
-    def _propose(self) -> Proposal | None:
+    def _propose(self) -> Proposal | Missed | None:
         upcoming = self.journal.upcoming
         if upcoming is None:
-            proposal = self.proposer.propose(context.build(self.state, self._knowledge()))
-        else:  # what was recorded here is either the proposal, or what followed from having none
-            proposal = upcoming if isinstance(upcoming, Proposal) else None
-        return proposal and self._emit(proposal)
+            answer = self.proposer.propose(context.build(self.state, self._knowledge()))
+        else:  # what was recorded here is either the answer, or what followed from having none
+            answer = upcoming if isinstance(upcoming, Proposal | Missed) else None
+        return answer and self._emit(answer)
 
-    def _emit(self, proposal: Proposal) -> Proposal:
-        return self.journal.emit(Proposal, lambda: proposal)
+    def _emit(self, answer: Proposal | Missed) -> Proposal | Missed:
+        return self.journal.emit(type(answer), lambda: answer)
 
     def _settle(self, proposal: Proposal, outcomes: tuple[Outcome, ...]) -> None:
         name = proposal.candidate.id
@@ -138,17 +143,27 @@ class Search:
         return True
 
     def _drop(self) -> None:
+        """Begin an episode, unless its ancestor, if it has yet to meet a gate, turns out to be wrong."""
+        drawn = cache(self._draw)
+        while isinstance(self.journal.upcoming, Judged) or self._unjudged(drawn):
+            if not self.trial.sound(self.state.candidate(drawn().ancestor)):
+                return
+        event = self.journal.emit(DropoutStarted, drawn)
+        self.progress(f"dropout: {len(event.hidden)} items hidden (p = {event.p:.2f}), on from an ancestor")
+
+    def _draw(self) -> DropoutStarted:
         state = self.state
         seed = f"{state.run.seed}/dropout/{state.episodes}"
+        hidden = dropout.draw(context.items(state, self._knowledge()), state.p, seed)
+        hidden |= {Item("parent", state.incumbent)}
+        parent = dropout.ancestor(context.archive(state), hidden, state.incumbent, seed)
+        return DropoutStarted(p=state.p, hidden=tuple(sorted(hidden)), ancestor=parent)
 
-        def draw() -> DropoutStarted:
-            hidden = dropout.draw(context.items(state, self._knowledge()), state.p, seed)
-            hidden |= {Item("parent", state.incumbent)}
-            parent = dropout.ancestor(context.archive(state), hidden, state.incumbent, seed)
-            return DropoutStarted(p=state.p, hidden=tuple(sorted(hidden)), ancestor=parent)
-
-        event = self.journal.emit(DropoutStarted, draw)
-        self.progress(f"dropout: {len(event.hidden)} items hidden (p = {event.p:.2f}), on from an ancestor")
+    def _unjudged(self, drawn: Callable[[], DropoutStarted]) -> bool:
+        """Whether the ancestor that is drawn now has met no gate."""
+        if self.journal.upcoming is not None:
+            return False
+        return drawn().ancestor not in (*self.state.accepted, self.state.incumbent)
 
     def _restore(self) -> None:
         episode = self.state.episode
@@ -167,7 +182,7 @@ def _notes(hidden: Iterable[Item]) -> tuple[str, ...]:
 
 def _line(state: SearchState, proposal: Proposal, outcomes: tuple[Outcome, ...]) -> str:
     """One line of progress: what was tried and what came of it."""
-    changes = {move.bucket: move.change for move in proposal.moves} or {ALL_CASES: proposal.kernel}
+    changes = {move.bucket: move.change for move in proposal.moves} or {ALL_CASES: proposal.title}
     parts = []
     for outcome in outcomes:
         gain = f" {100 * (outcome.realised.median - 1):+.1f} %" if outcome.realised else ""

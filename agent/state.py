@@ -17,6 +17,7 @@ from agent.buckets import Grid
 from agent.dropout import Item
 from agent.events import (
     ALL_CASES,
+    Compared,
     DropoutEnded,
     DropoutStarted,
     Event,
@@ -24,6 +25,7 @@ from agent.events import (
     Finished,
     Judged,
     Measured,
+    Missed,
     Move,
     Outcome,
     Promoted,
@@ -32,8 +34,9 @@ from agent.events import (
     Settled,
 )
 from agent.lab import Config, Tunables
+from agent.spending import Spending
 from atrex.candidate import Candidate
-from atrex.records import Bound, Ratio
+from atrex.records import Bound, Judgement, Ratio
 
 WON: tuple[Finding, ...] = ("promoted", "advanced")
 OPEN: tuple[Finding, ...] = ("suspect", "untested")
@@ -148,7 +151,9 @@ class SearchState:
     proposals: Mapping[str, Proposal] = field(default_factory=lambda: MappingProxyType({}))
     """Every candidate by id, as it was first proposed: the lineage."""
     accepted: tuple[str, ...] = ()
-    """The archive: ids of the candidates that passed every gate they have met."""
+    """Ids of the candidates that passed every gate they have met."""
+    timed: tuple[str, ...] = ()
+    """Ids of candidates that were timed, in order; those of a tuner's moves may not have met a gate."""
     incumbent: str = ""
     latency_us: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     """The incumbent's median by case id."""
@@ -168,6 +173,16 @@ class SearchState:
     barren: int = 0
     """Episodes in a row that ended without a single proposal."""
     notes: tuple[str, ...] = ()
+    objection: Judgement | None = None
+    """The judgement on the last candidate that was judged, if it was not accepted."""
+    spent: Spending = field(default_factory=Spending)
+    """On models."""
+    answers: int = 0
+    """Of models."""
+    profile: tuple[str, ...] = ()
+    """What the incumbent's profile shows."""
+    wrong: frozenset[str] = frozenset()
+    """Candidates that a gate rejected."""
     current: Proposal | None = None
     """The proposal being tried."""
     finished: str | None = None
@@ -191,6 +206,12 @@ class SearchState:
         return self.proposals[name].kernel if name in self.proposals else ""
 
     @property
+    def archive(self) -> tuple[str, ...]:
+        """Ids of what a search may go on from: accepted, or timed and not known to be wrong."""
+        fit = (name for name in self.timed if name not in self.wrong and name in self.proposals)
+        return tuple(dict.fromkeys((*self.accepted, *fit)))
+
+    @property
     def best(self) -> Candidate:
         """The incumbent."""
         return self.candidate(self.incumbent)
@@ -206,10 +227,17 @@ class SearchState:
                 return replace(self, latency_us=medians, bounds=event.bounds)
             case Proposal():
                 return self._proposed(event)
+            case Missed():
+                return self._missed(event)
             case Judged():
                 others = tuple(name for name in self.accepted if name != event.candidate)
                 passed = (event.candidate,) if event.judgement.accepted else ()
-                return replace(self, accepted=others + passed)
+                objection = None if passed else event.judgement
+                wrong = self.wrong if passed else self.wrong | {event.candidate}
+                return replace(self, accepted=others + passed, objection=objection, wrong=wrong)
+            case Compared():
+                known = event.fault or event.candidate in self.timed
+                return replace(self, timed=self.timed if known else (*self.timed, event.candidate))
             case Promoted():
                 return self._promoted(event)
             case Settled():
@@ -227,13 +255,34 @@ class SearchState:
 
     def _proposed(self, event: Proposal) -> SearchState:
         name = event.candidate.id
-        state = replace(self, proposals={name: event, **self.proposals}, finished=None)
+        spent = self.spent + event.spent
+        answers = self.answers + (event.origin == "model")
+        proposals = {name: event, **self.proposals}
+        state = replace(self, proposals=proposals, spent=spent, answers=answers, finished=None)
         if event.origin == "merge":
             return state
         if event.tunables:
             state = replace(state, kernels={**self.kernels, event.kernel: event.tunables})
         episode = state.episode and replace(state.episode, steps=state.episode.steps + 1)
         return replace(state, step=self.step + 1, current=event, episode=episode)
+
+    def _missed(self, event: Missed) -> SearchState:
+        step = self.step + 1
+        whole = Move(bucket=ALL_CASES, config={}, change=event.because, techniques=(), predicted=1.0)
+        attempt = _memory(
+            step, "", self.base, whole, Outcome(bucket=ALL_CASES, finding="missed", reason=event.reason)
+        )
+        episode = self.episode and replace(self.episode, steps=self.episode.steps + 1)
+        return replace(
+            self,
+            step=step,
+            spent=self.spent + event.spent,
+            answers=self.answers + 1,
+            attempts=(*self.attempts, attempt),
+            episode=episode,
+            stall=self.stall + (episode is None),
+            finished=None,
+        )
 
     def _promoted(self, event: Promoted) -> SearchState:
         if event.role == "head":
@@ -251,11 +300,12 @@ class SearchState:
         moves = {move.bucket: move for move in proposal.moves}
         won = any(outcome.finding == "promoted" for outcome in event.outcomes)
         wrong = any(outcome.finding == "wrong" for outcome in event.outcomes)
-        counts = proposal.origin == "move" and self.episode is None
+        counts = proposal.origin in ("move", "model") and self.episode is None
         return replace(
             self,
             current=None,
             accepted=tuple(name for name in self.accepted if not wrong or name != event.candidate),
+            wrong=self.wrong | {event.candidate} if wrong else self.wrong,
             attempts=(*self.attempts, *attempts),
             lessons=(
                 *self.lessons,
@@ -296,17 +346,23 @@ def fold(events: Iterable[Event]) -> SearchState:
 
 def _attempt(step: int, proposal: Proposal, outcome: Outcome) -> Attempt:
     move = next((move for move in proposal.moves if move.bucket == outcome.bucket), None)
-    whole = Move(bucket=ALL_CASES, config={}, change=proposal.kernel, techniques=(), predicted=1.0)
-    made = move or whole
+    names = (proposal.technique,) if proposal.technique else ()
+    whole = Move(
+        bucket=ALL_CASES, config={}, change=proposal.title, techniques=names, predicted=proposal.predicted
+    )
+    return _memory(step, proposal.kernel, proposal.base, move or whole, outcome)
+
+
+def _memory(step: int, kernel: str, base: str, move: Move, outcome: Outcome) -> Attempt:
     return Attempt(
         step,
-        proposal.kernel,
-        proposal.base,
-        made.bucket,
-        made.config,
-        made.change,
-        made.techniques,
-        made.predicted,
+        kernel,
+        base,
+        move.bucket,
+        move.config,
+        move.change,
+        move.techniques,
+        move.predicted,
         outcome.finding,
         outcome.realised,
         outcome.reason,

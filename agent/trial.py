@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 
 from agent import promote
@@ -14,6 +15,7 @@ from agent.state import SearchState
 from atrex.candidate import Candidate
 from atrex.records import Judgement
 
+_EXTENT = re.compile(r"(\w+)=(\d+)")  # in a shape's label
 Comparisons = Mapping[str, Comparison]
 Better = Callable[[Comparisons], bool]
 Configs = dict[str, Config]
@@ -40,6 +42,10 @@ class Trial:
         """The state of the search now."""
         return self.journal.state
 
+    def sound(self, candidate: Candidate) -> bool:
+        """Whether a candidate passes a screening, unless one is on record."""
+        return self._objection(candidate, "screen") is None
+
     def outcomes(self, proposal: Proposal) -> tuple[Outcome, ...]:
         """Try a proposal and adopt what wins; one outcome a move, or one for a whole file."""
         buckets = [move.bucket for move in proposal.moves] or [ALL_CASES]
@@ -50,12 +56,15 @@ class Trial:
             return tuple(Outcome(bucket=b, finding=found, reason=f"timing: {fault}") for b in buckets)
 
     def _tried(self, proposal: Proposal, buckets: list[str]) -> tuple[Outcome, ...]:
+        """The gates cost a hundred times a comparison, and a tuner's move is our own file: time it first."""
+        if proposal.moves:
+            return self._moves(proposal)
         if objection := self._objection(proposal.candidate, "screen"):
             found = self._blame(objection, buckets)
             return tuple(Outcome(bucket=b, finding=f, reason=why) for b, (f, why) in found.items())
-        if proposal.moves:
-            return self._moves(proposal)
-        return (self._whole(proposal.candidate, seed=proposal.origin == "seed"),)
+        if proposal.origin == "model":
+            return (self._written(proposal.candidate),)
+        return (self._whole(proposal.candidate, seed=True),)
 
     def _whole(self, candidate: Candidate, *, seed: bool) -> Outcome:
         """A whole file against the incumbent, on all cases."""
@@ -66,6 +75,21 @@ class Trial:
         finding, why = self._confirm(candidate, better) if better(trial) else ("no gain", "")
         realised = promote.gain(trial, self._weights)
         return Outcome(bucket=ALL_CASES, finding=finding, realised=realised, reason=why)
+
+    def _written(self, candidate: Candidate) -> Outcome:
+        """A model's file: the new incumbent, or in a dropout episode at least the new head."""
+        outcome = self._whole(candidate, seed=False)
+        head = self.state.base
+        if outcome.finding != "no gain" or head == self.state.incumbent:
+            return outcome
+        trial = self._compare(candidate, self.state.candidate(head), [ALL_CASES])
+        if not self._better(trial):
+            return outcome
+        gain = promote.gain(trial, self._weights)
+        self.journal.emit(
+            Promoted, lambda: Promoted(candidate=candidate.id, role="head", buckets=(ALL_CASES,), gain=gain)
+        )
+        return Outcome(bucket=ALL_CASES, finding="advanced", realised=gain)
 
     def _confirm(self, candidate: Candidate, better: Better) -> tuple[Finding, str]:
         """Make a nominated file the incumbent, if it wins a second time and all gates pass."""
@@ -211,6 +235,14 @@ class Trial:
         table = read(self.state.best.source)
         return configs_in(table, self.state.grid, self._cases[bucket]) == (config,)
 
+    def _lies_in(self, where: str, bucket: str) -> bool:
+        """Whether a witness, which names a case or the extents of a shape, is of the bucket."""
+        if any(case.id == where for case in self._cases[bucket]):
+            return True
+        extents = {name: int(extent) for name, extent in _EXTENT.findall(where)}
+        box = self._buckets.get(bucket)
+        return box is not None and set(box.dims) <= set(extents) and box.holds(extents)
+
     def _blame(self, objection: Judgement, buckets: Collection[str]) -> Findings:
         """Which of the buckets that moved is to blame for a rejected candidate.
 
@@ -221,7 +253,7 @@ class Trial:
         if promote.judged(objection) == "unjudged":
             return dict.fromkeys(buckets, ("unjudged", why))
         seen = promote.witnesses(objection)
-        guilty = {b for b in buckets if len(buckets) == 1 or any(c.id in seen for c in self._cases[b])}
+        guilty = {b for b in buckets if len(buckets) == 1 or any(self._lies_in(where, b) for where in seen)}
         if not guilty:
             return dict.fromkeys(buckets, ("suspect", why))
         return {b: ("wrong", why) if b in guilty else ("untested", why) for b in buckets}

@@ -12,14 +12,24 @@ import typer
 
 from atrex.commands.audit_app import audit
 from atrex.commands.options import (
+    AgentName,
+    Api,
+    BaseUrl,
     CaseNames,
     Device,
+    Dollars,
+    Effort,
     FailOn,
     File,
     Json,
+    ModelName,
     Operator,
+    OutputTokens,
     RunsDir,
     Seed,
+    Temperature,
+    Tokens,
+    UseKnowledge,
     Workload,
 )
 from atrex.errors import AtrexError
@@ -48,14 +58,31 @@ def optimize(
     case: CaseNames = None,
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="continue this run")] = None,
     runs: RunsDir = None,
+    agent: Annotated[AgentName, typer.Option(help="who proposes: search needs no model")] = "search",
+    model: ModelName = "",
+    base_url: BaseUrl = "",
+    api: Api = None,
+    tokens: Tokens = None,
+    dollars: Dollars = None,
+    temperature: Temperature = None,
+    effort: Effort = None,
+    max_output_tokens: OutputTokens = None,
+    knowledge: UseKnowledge = "on",
+    replay: Annotated[str, typer.Option(metavar="RUN", help="give this run's answers again, for free")] = "",
     json: Json = False,
 ) -> None:
     """Improve one operator: search, gate, measure; ends with the best kernel and where points are lost."""
+    from agent.agents import AgentOptions
     from agent.optimize import Options
     from agent.optimize import optimize as run
 
+    chosen = AgentOptions(
+        agent=agent, model=model, base_url=base_url, api=api, replay=replay, tokens=tokens, dollars=dollars,
+        temperature=temperature, effort=effort, max_output_tokens=max_output_tokens,
+        knowledge=knowledge == "on",
+    )  # fmt: skip
     options = Options(
-        op, device, workload, budget, steps, seed, dropout == "on", tuple(case or ()), resume, runs
+        op, device, workload, budget, steps, seed, dropout == "on", tuple(case or ()), resume, runs, chosen
     )
     run(options, as_json=json)
 

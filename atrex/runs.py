@@ -36,6 +36,7 @@ class RunMeta(Record):
     dsl: Dsl | None = None
     seed: int
     budget: dict[str, Scalar] = Field(default_factory=dict)
+    agent: dict[str, Scalar] = Field(default_factory=dict)  # who proposes, and what it may spend
     provenance: Provenance | None = None
 
 
@@ -55,6 +56,11 @@ class Run:
     def ledger(self) -> Path:
         """Where the run's ledger is."""
         return self.path / "ledger.jsonl"
+
+    @property
+    def replies(self) -> Path:
+        """Where the replies of models are that the run has paid for."""
+        return self.path / "replies"
 
     @property
     def best(self) -> Path:

@@ -18,4 +18,18 @@ Seed = Annotated[int | None, typer.Option(help="seed; a fresh one is drawn witho
 RunsDir = Annotated[
     Path | None, typer.Option("--runs", help="directory of runs [default: $ATREX_RUNS or ./runs]")
 ]
+AgentName = Literal["search", "claude", "gpt"]
+ModelName = Annotated[str, typer.Option("--model", help="the agent's model [default: its latest]")]
+BaseUrl = Annotated[str, typer.Option(help="with gpt: any server of the Chat Completions API")]
+Api = Annotated[
+    Literal["responses", "chat"] | None, typer.Option(help="with gpt: which API [default: responses]")
+]
+Tokens = Annotated[int | None, typer.Option(min=1, help="ask no more once this many are used, in and out")]
+Dollars = Annotated[float | None, typer.Option(min=0, help="ask no more once this much is spent")]
+Temperature = Annotated[float | None, typer.Option(min=0, help="sent to the model only if given")]
+Effort = Annotated[str | None, typer.Option(help="how much the model reasons; sent only if given")]
+OutputTokens = Annotated[int | None, typer.Option(min=1, help="most tokens of one answer")]
+UseKnowledge = Annotated[
+    Literal["on", "off"], typer.Option("--knowledge", help="off: no reference kernels, no notes")
+]
 File = Annotated[Path, typer.Argument(help="a candidate: one Python file with class Model(nn.Module)")]

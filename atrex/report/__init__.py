@@ -69,6 +69,8 @@ class RunReport(Record):
     seconds: float
     judgement: Judgement | None = None  # on the best kernel
     cases: tuple[CaseScore, ...] = ()
+    agent: str = ""  # who proposed, with its model
+    spent: str = ""  # on models: calls, tokens, dollars
     history: tuple[Step, ...] = ()
     dropout: tuple[DropoutEpisode, ...] = ()
     provenance: Provenance | None = None

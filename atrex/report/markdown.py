@@ -102,6 +102,8 @@ def _facts(report: RunReport) -> list[tuple[str, str]]:
         ("S", points(report.S)),
         ("A", points(report.A)),
         ("candidates", f"{report.candidates_tried} tried, {report.candidates_accepted} accepted"),
+        ("agent", escape(report.agent)),
+        ("asked", escape(report.spent)),
         ("time", duration(report.seconds)),
         ("kernel", code(report.kernel or "")),
         ("run", code(report.run)),

@@ -109,6 +109,8 @@ def _facts(report: RunReport) -> Table:
         ("S", f"{points(report.S)} of the vendor's roofline, mean of {len(report.cases)} cases"),
         ("A", f"{points(report.A)} of the attainable bound" if report.A is not None else "not calibrated"),
         ("candidates", tried),
+        ("agent", plain(report.agent)),
+        ("asked", report.spent),
         ("kernel", plain(report.kernel) if report.kernel else "none accepted"),
         ("run", plain(report.run)),
     ]

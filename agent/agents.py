@@ -1,0 +1,118 @@
+"""From the words of a command line to a proposer: `search`, a model, or the answers of an earlier run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from agent.events import AnyEvent
+from agent.lab import Knowledge, Proposer
+from agent.models import choose, prices
+from agent.models.cache import Cached
+from agent.models.choose import Api, open_model
+from agent.models.prices import Price
+from agent.models.records import Limits, Model, Sampling
+from agent.prompts.statement import Brief
+from agent.proposers.author import AuthorProposer, Recorded
+from agent.proposers.model import Asking
+from agent.proposers.search import SearchProposer
+from atrex.errors import UsageError
+from atrex.records import Record, Scalar
+
+AgentName = Literal["search", "claude", "gpt"]
+
+
+class AgentOptions(Record):
+    """Which agent, and what it may use; kept in the run's run.json."""
+
+    agent: AgentName = "search"
+    model: str = ""
+    base_url: str = ""
+    api: Api | None = None
+    replay: str = ""
+    """Name or path of a run whose answers are given again."""
+    tokens: int | None = None
+    dollars: float | None = None
+    temperature: float | None = None
+    effort: str | None = None
+    max_output_tokens: int | None = None
+    knowledge: bool = True
+    """Whether reference kernels and notes are used."""
+
+    def scalars(self) -> dict[str, Scalar]:
+        """The fields as run.json keeps them."""
+        return dict(self.model_dump(mode="json"))
+
+    def checked(self) -> AgentOptions:
+        """Itself. Raises UsageError for words that do not fit together."""
+        if self.agent == "search":
+            given = self.model_dump(exclude_defaults=True, exclude={"agent", "knowledge"})
+            if given:
+                raise UsageError(f"--{next(iter(given)).replace('_', '-')} needs --agent claude or gpt")
+        elif self.dollars is not None and not self.replay and self._price() is None:
+            name = self._model_name
+            raise UsageError(f"--dollars needs a price, and none is known for {name}; use --tokens instead")
+        return self
+
+    @property
+    def _model_name(self) -> str:
+        return self.model or (choose.DEFAULTS[self.agent] if self.agent != "search" else "")
+
+    def _price(self) -> Price | None:
+        if self.agent == "gpt" and self.base_url:
+            return None
+        return prices.find("anthropic" if self.agent == "claude" else "openai", self._model_name)
+
+
+class NoKnowledge:
+    """Implements `agent.lab.Retrieve`: nothing is known. For agents that start from a blank page."""
+
+    notices: tuple[str, ...] = ()
+
+    def __call__(self, diagnoses: object, /) -> Knowledge:
+        """No kernels and no passages."""
+        return Knowledge()
+
+    def knowledge(self) -> Knowledge:
+        """The same."""
+        return Knowledge()
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An agent that is ready: its key is there, its server's address is sound."""
+
+    options: AgentOptions
+    model: Model | None = None
+    answers: tuple[AnyEvent, ...] = ()
+
+    def proposer(self, brief: Brief, replies: Path) -> Proposer:
+        """The proposer for one operator; what is paid for is kept in the directory `replies`."""
+        tuner = SearchProposer()
+        options = self.options
+        if options.agent == "search":
+            return tuner
+        if self.model is None:
+            return AuthorProposer(options.agent, Recorded(self.answers), tuner)
+        sampling = Sampling(temperature=options.temperature, effort=options.effort)
+        model = Cached(self.model, replies)
+        asking = Asking(model, brief, sampling=sampling, max_output_tokens=options.max_output_tokens)
+        return AuthorProposer(options.agent, asking, tuner)
+
+
+def open_agent(options: AgentOptions, seconds: float, answers: tuple[AnyEvent, ...] = ()) -> Opened:
+    """An agent that may take `seconds` for one answer. `answers`: events of the run that is replayed.
+
+    Raises EnvironmentProblem without the key or the SDK, UsageError for words that do not fit.
+    """
+    if options.agent == "search" or options.replay:
+        return Opened(options, answers=answers)
+    model = open_model(
+        options.agent,
+        model=options.model,
+        base_url=options.base_url,
+        api=options.api,
+        limits=Limits(deadline_s=min(Limits().deadline_s, max(1.0, seconds))),
+    )
+    return Opened(options, model)

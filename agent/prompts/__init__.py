@@ -1,0 +1,1 @@
+"""What a model is told, and how its answer is read: the same context gives the same prompt."""

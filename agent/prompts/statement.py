@@ -1,0 +1,186 @@
+"""The part of a prompt that a run repeats: the task, its contract, the machine, the cases, the judge."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import get_args
+
+from atrex.contract import Contract, InitSpec, InputTensor, LayoutKind, OutputTensor
+from atrex.gates import gates_for
+from atrex.problem import Problem
+from atrex.records import Case, Device, Dsl
+from atrex.roofline import Calibration, Hardware
+
+_TEXTS = Path(__file__).with_name("texts")
+
+
+@cache
+def _text(name: str) -> str:
+    return (_TEXTS / f"{name}.md").read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class Brief:
+    """What stays the same in a run."""
+
+    problem: Problem
+    cases: tuple[Case, ...]
+    device: Device
+    dsl: Dsl
+    hardware: Hardware
+    calibration: Calibration | None
+
+
+def system() -> str:
+    """What every run begins with: the model's part, the rules, the form of an answer."""
+    return _text("system") + "\n" + _text("format")
+
+
+def statement(brief: Brief) -> str:
+    """The whole of it, as Markdown."""
+    problem, spec = brief.problem, brief.problem.spec
+    parts = [
+        f"# Task: {problem.operator} on {brief.hardware.name}",
+        f"{spec.summary}.",
+        "## Signature\n" + _signature(problem),
+        "## Reference\nIn eager PyTorch, as `reference(init, inputs)`; your Model returns the same"
+        f" ({_returns(problem)}).\n```\n{reference(problem)}\n```",
+        "## Contract\n" + "\n".join(f"- {line}" for line in contract_lines(problem.contract)),
+        "## Judged by\n"
+        + "\n".join(f"- {gate.name}: {gate.property}" for gate in gates_for(problem))
+        + "\n\nthen timed on the cases below.",
+        "## Machine\n" + "\n".join(f"- {line}" for line in machine_lines(brief)),
+        "## How\n"
+        + _text("cpp" if brief.dsl == "cpp" else "triton")
+        + "\n"
+        + _text("table").replace("DIM", _a_dim(problem)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _a_dim(problem: Problem) -> str:
+    return next(iter(problem.spec.buckets), next(iter(problem.spec.dims)))
+
+
+def _signature(problem: Problem) -> str:
+    spec = problem.spec
+    init = ", ".join(f"{name}: {_init(each)}" for name, each in spec.init.items())
+    forward = ", ".join(
+        f"{name}=None" if each.optional else name
+        for name, each in sorted(spec.inputs.items(), key=lambda pair: pair[1].optional)
+    )
+    lines = ["```python", "class Model(nn.Module):"]
+    lines += [
+        f"    def __init__(self{', ' if init else ''}{init}): ...",
+        f"    def forward(self, {forward}): ...",
+    ]
+    lines += ["```"]
+    lines += [f"- {name}: {_tensor(each)}" for name, each in spec.inputs.items()]
+    lines += [f"- returns {name}: {_tensor(each)}" for name, each in spec.outputs.items()]
+    lines += [
+        f"- {name}: {dim.min} to {dim.max}" + _multiple(dim.multiple_of) for name, dim in spec.dims.items()
+    ]
+    return "\n".join(lines)
+
+
+def _multiple(of: int) -> str:
+    return f", a multiple of {of}" if of > 1 else ""
+
+
+def _init(argument: InitSpec) -> str:
+    return argument.type if argument.default is None else f"{argument.type} = {argument.default!r}"
+
+
+def _tensor(tensor: InputTensor | OutputTensor) -> str:
+    text = f"[{', '.join(map(str, tensor.shape))}] {tensor.dtype}"
+    if isinstance(tensor, OutputTensor):
+        return text + ("" if tensor.compare == "bound" else f", {tensor.compare}")
+    if tensor.index:
+        also = "".join(f" or {value}" for value in tensor.index.also)
+        text += f", indices below {tensor.index.below}{also}" + (
+            ", distinct" if tensor.index.distinct else ""
+        )
+    return text + f" ({tensor.role})" + (", may be absent" if tensor.optional else "")
+
+
+def _returns(problem: Problem) -> str:
+    names = tuple(problem.spec.outputs)
+    kind = problem.spec.returns
+    return "the tensor itself" if kind == "tensor" else f"a {kind} of {', '.join(names)}"
+
+
+def contract_lines(contract: Contract) -> tuple[str, ...]:
+    """The contract in plain words."""
+    lines = [f"accumulate in {contract.accumulator}, round once to the output's dtype"]
+    if contract.reduced:
+        lines.append(f"the error bound grows with the extent of {contract.reduced}, which is summed over")
+    lines.append(
+        "the same bits in every run" if contract.deterministic else "runs may differ within the bound"
+    )
+    if contract.specials:
+        lines.append(
+            f"NaN, Inf, -0 and subnormals in {', '.join(contract.specials)} travel as in the formula"
+        )
+    if contract.updates:
+        pairs = ", ".join(f"{name} (as {out})" for name, out in contract.updates.items())
+        lines.append(f"may be updated in place: {pairs}; no other input may change")
+    must, refuse = contract.layouts.must, contract.layouts.may_refuse
+    lines.append(f"layouts that must work: {', '.join(('contiguous', *must))}")
+    if refuse:
+        lines.append(f"layouts that may be refused with NotImplementedError: {', '.join(refuse)}")
+    if never := sorted(set(get_args(LayoutKind)) - {"contiguous", *must, *refuse}):
+        lines.append(f"never seen: {', '.join(never)}")
+    if contract.library_calls:
+        lines.append(f"may be left to a library: {', '.join(contract.library_calls)}")
+    return tuple(lines)
+
+
+def machine_lines(brief: Brief) -> tuple[str, ...]:
+    """Measured peaks where there are any, else the vendor's."""
+    hardware, measured = brief.hardware, brief.calibration
+    if measured:
+        rates = ", ".join(f"{name} {rate / 1e12:.3g}" for name, rate in measured.flops_per_s.items())
+        return (
+            f"measured here: copy {measured.copy_bytes_per_s / 1e9:.0f} GB/s, read "
+            f"{measured.read_bytes_per_s / 1e9:.0f} GB/s, a launch costs {measured.launch_floor_us:.1f} us",
+            f"measured matrix products, Tflop/s: {rates}",
+            *_units(hardware),
+        )
+    rates = ", ".join(f"{name} {rate / 1e12:.3g}" for name, rate in hardware.peaks.items())
+    memory = f"the vendor's peaks: memory {hardware.memory_bytes_per_s / 1e9:.0f} GB/s; Tflop/s: {rates}"
+    return (memory, *_units(hardware))
+
+
+def _units(hardware: Hardware) -> tuple[str, ...]:
+    if hardware.multiprocessors is None:
+        return ()
+    cache = f", {hardware.l2_bytes / 2**20:.0f} MiB of last-level cache" if hardware.l2_bytes else ""
+    return (f"{hardware.multiprocessors} processors{cache}",)
+
+
+def reference(problem: Problem) -> str:
+    """The source of `reference` and of what it calls in its own module, in the order of the file."""
+    source = inspect.getsource(problem.module)
+    tree = ast.parse(source)
+    defined = {name: node for node in tree.body for name in _names(node)}
+    wanted, pending = dict[str, ast.stmt](), ["reference"]
+    while pending:
+        name = pending.pop()
+        if name not in wanted:
+            wanted[name] = defined[name]
+            used = (node.id for node in ast.walk(defined[name]) if isinstance(node, ast.Name))
+            pending += [each for each in used if each in defined]
+    nodes = sorted({id(node): node for node in wanted.values()}.values(), key=lambda node: node.lineno)
+    return "\n\n".join(ast.get_source_segment(source, node) or "" for node in nodes)
+
+
+def _names(node: ast.stmt) -> Sequence[str]:
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    return [target.id for target in targets if isinstance(target, ast.Name)]

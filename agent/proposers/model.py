@@ -1,0 +1,126 @@
+"""A language model as an author of kernels: a context becomes a question, and the answer a proposal."""
+
+from __future__ import annotations
+
+from agent.context import Context
+from agent.events import AUTHORED, Missed, Proposal
+from agent.models.records import Message, Model, Reply, Request, Sampling, Stop
+from agent.prompts import answer, room
+from agent.prompts.answer import Answer, MalformedAnswer
+from agent.prompts.situation import situation
+from agent.prompts.statement import Brief, statement, system
+from agent.spending import Spending
+from atrex.candidate import Candidate, detect_dsl
+
+CONTEXT_TOKENS = 24_000
+"""Of the changing part of a prompt."""
+_QUOTED = 2000  # characters of an unreadable answer that its repair repeats
+_STOPS = {
+    Stop.LENGTH: "the answer ended at the output limit; write less, or edits instead of a whole file",
+    Stop.REFUSED: "the model declined",
+    Stop.TOOL: "the model asked for a tool, and there are none",
+    Stop.EMPTY: "the answer is empty",
+    Stop.CUT: "the answer is longer than is read",
+}
+
+
+class Asking:
+    """Implements `Author` with a model: one question an answer, and one repair of what cannot be read."""
+
+    def __init__(
+        self,
+        model: Model,
+        brief: Brief,
+        *,
+        sampling: Sampling | None = None,
+        max_output_tokens: int | None = None,
+        context_tokens: int = CONTEXT_TOKENS,
+    ) -> None:
+        """`context_tokens` bounds the part of a prompt that changes."""
+        self._model = model
+        self._sampling = sampling or Sampling()
+        self._most = max_output_tokens
+        self._room = context_tokens
+        self._system = f"{system()}\n{statement(brief)}"
+
+    def request(self, context: Context) -> Request:
+        """The question in this context; the same context gives the same one."""
+        return Request(
+            system=self._system,
+            messages=(Message(role="user", text=situation(context, self._room)),),
+            max_output_tokens=self._most,
+            sampling=self._sampling,
+            sample=context.step,
+        )
+
+    def write(self, context: Context) -> Proposal | Missed:
+        """The model's answer. Raises AtrexError where there is none."""
+        request, spent = self.request(context), Spending()
+        base = context.repair.candidate if context.repair else context.base
+        for last in (False, True):
+            reply = self._model.complete(request)
+            spent += spending(request, reply)
+            try:
+                return _proposal(context, base, _read(reply, base), spent)
+            except MalformedAnswer as error:
+                said = answer.hypothesis_of(reply.text)
+                if last or reply.stop is Stop.REFUSED:
+                    return Missed(reason=str(error), because=said, spent=spent)
+                request = _again(request, reply, str(error))
+        raise AssertionError("unreachable")
+
+
+def _read(reply: Reply, base: Candidate) -> Answer:
+    if reply.stop in _STOPS:
+        raise MalformedAnswer(_STOPS[reply.stop])
+    return answer.parse(reply.text, base.source)
+
+
+def _again(request: Request, reply: Reply, why: str) -> Request:
+    """The same question with the answer and what is wrong with it: a model need not start afresh."""
+    shown = reply.text.strip()
+    if len(shown) > _QUOTED:
+        shown = f"{shown[:_QUOTED]}\n[…]"
+    turns = (
+        *request.messages,
+        Message(role="assistant", text=shown or "(empty)"),
+        Message(
+            role="user",
+            text=f"That answer cannot be used: {why}. Answer again, whole, in the form asked for.",
+        ),
+    )
+    return request.model_copy(update={"messages": turns})
+
+
+def _proposal(context: Context, base: Candidate, read: Answer, spent: Spending) -> Proposal | Missed:
+    candidate = Candidate(
+        context.operator, detect_dsl(read.source), read.source, parent=base.id, note=read.hypothesis
+    )
+    if candidate.id in context.ids:
+        return Missed(reason="the file has been tried before", because=read.hypothesis, spent=spent)
+    return Proposal(
+        origin="model",
+        candidate=candidate,
+        base=base.id,
+        kernel=f"{AUTHORED}{candidate.id[:12]}",
+        tunables=read.tunables,
+        predicted=read.gain,
+        because=read.hypothesis,
+        technique=read.technique,
+        spent=spent,
+    )
+
+
+def spending(request: Request, reply: Reply) -> Spending:
+    """What one reply cost; where the server did not count, bytes are counted."""
+    usage = reply.usage
+    asked = request.system + "".join(message.text for message in request.messages)
+    return Spending(
+        calls=1,
+        input_tokens=usage.input_tokens if usage else room.tokens(asked),
+        output_tokens=usage.output_tokens if usage else room.tokens(reply.text),
+        cached_tokens=usage.cached_tokens if usage else 0,
+        dollars=reply.cost,
+        seconds=reply.seconds,
+        estimated=usage is None,
+    )

@@ -1,0 +1,56 @@
+"""A recorded expert: what a good engineer answers, step by step, with what goes wrong on the way.
+
+    Expert().answer(request)        # as the script of a tests.models.server.ModelServer
+
+Which answer comes depends on the question alone, so that a run that is killed and resumed gets the same.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.models.server import Answer, Received
+from tests.models.wire import Text
+
+HERE = Path(__file__).parent
+FENCE = "```"
+
+
+def source(name: str) -> str:
+    """A file of the expert's."""
+    return (HERE / f"{name}.py").read_text(encoding="utf-8")
+
+
+def whole(name: str, hypothesis: str, technique: str, gain: float) -> str:
+    """An answer with a whole file."""
+    head = f"HYPOTHESIS: {hypothesis}\nTECHNIQUE: {technique}\nGAIN: {gain}\n\n"
+    return f"{head}{FENCE}python\n{source(name)}{FENCE}\n"
+
+
+NAIVE = whole("naive", "PyTorch makes a pass over memory for each operation", "two loops", 2.0)
+WITHOUT_FENCES = NAIVE.replace(FENCE, "")
+CHEAT = whole("cheat", "PyTorch's own kernel is well tuned", "library", 3.0)
+WRONG = whole("wrong", "the addition of eps can be left out", "less work", 1.5)
+VECTORISED = whole("vectorised", "the loops keep one running sum and a strided weight", "vector lanes", 4.0)
+
+
+def question(request: Received) -> str:
+    """The changing part of a prompt: the last message that is the user's."""
+    turns: list[Any] = request.body.get("messages") or request.body.get("input")
+    content = turns[-1]["content"]
+    return content if isinstance(content, str) else content[-1]["text"]
+
+
+def answer(request: Received) -> Answer:
+    """The expert's next answer, from what the question says has been tried."""
+    asked = question(request)
+    if "cannot be used" in asked:
+        return Text(NAIVE, input=3000, output=900)
+    if "eps can be left out" in asked:  # rejected just now, and shown with its witness
+        return Text(VECTORISED, input=3200, output=1000)
+    if "PyTorch's own kernel is well tuned" in asked:
+        return Text(WRONG, input=3100, output=900)
+    if "two loops" in asked or "a pass over memory for each operation" in asked:
+        return Text(CHEAT, input=3000, output=900)
+    return Text(WITHOUT_FENCES, input=2900, output=900)
