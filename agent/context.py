@@ -78,7 +78,7 @@ class Context:
     bounds: Mapping[str, Bound]
     """Of the incumbent, by case id."""
     profile: tuple[str, ...]
-    """What the incumbent's profile shows, the costliest first."""
+    """What the base's profile shows, the costliest first."""
     repair: Repair | None
     answers: int
     """Answers of models so far, candidates or not."""
@@ -121,7 +121,7 @@ def build(state: SearchState, knowledge: Knowledge) -> Context:
         notes=state.notes,
         latency_us=state.latency_us,
         bounds=state.bounds,
-        profile=state.profile,
+        profile=state.profile.lines if state.profile and state.profile.candidate == state.base else (),
         repair=_repair(state),
         answers=state.answers,
         ids=frozenset(state.proposals) | {state.run.start.id},
@@ -203,8 +203,15 @@ def _diagnosis(bucket: Bucket, cases: tuple[Case, ...], state: SearchState) -> B
         median_us=median,
         attainable_us=sum(weight[case.id] * attainable(state.bounds[case.id]) for case in cases),
         recoverable_us=max(sum(lost.values()), LEAST_SHARE * median),
-        symptoms=_symptoms([state.bounds[case.id] for case in cases]),
+        symptoms=(*_symptoms([state.bounds[case.id] for case in cases]), *_seen(cases, state)),
     )
+
+
+def _seen(cases: tuple[Case, ...], state: SearchState) -> tuple[str, ...]:
+    """Symptoms from the incumbent's profile, for the bucket of the case that was profiled."""
+    profile = state.profile
+    fits = profile is not None and profile.candidate == state.incumbent
+    return profile.queries if profile and fits and profile.case in {case.id for case in cases} else ()
 
 
 def attainable(bound: Bound) -> float:

@@ -101,6 +101,18 @@ class Proposal(Event):
         return self.because if self.origin == "model" else self.kernel
 
 
+class Profiled(Event):
+    """What the incumbent loses time to, on the case with the most to recover."""
+
+    kind: Literal["profiled"] = "profiled"
+    candidate: str
+    case: str
+    lines: tuple[str, ...] = ()
+    """For people and models, the costliest cause first; or why there is no profile."""
+    queries: tuple[str, ...] = ()
+    """Symptoms, in the knowledge base's words."""
+
+
 class Missed(Event):
     """A model was asked, and its answer is no candidate."""
 
@@ -197,6 +209,7 @@ AnyEvent = Annotated[
     | Measured
     | Proposal
     | Missed
+    | Profiled
     | Judged
     | Compared
     | Promoted

@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from agent.lab import Comparison, Level, TimingFault
+from agent.profiling import collect
+from agent.profiling.diagnose import bottlenecks
+from agent.profiling.records import Bottleneck, Profile
+from agent.profiling.watch import watch
 from atrex.candidate import Candidate
-from atrex.judge import CandidateFault, Engine, Session
+from atrex.judge import CandidateFault, Engine, Session, new_seed
 from atrex.measure import Protocol, Timing, measure_case
 from atrex.problem import Problem
+from atrex.protocol import InputSpec
 from atrex.records import Bound, Case, Judgement, Latency
 from atrex.roofline import Calibration, Hardware, bound
 from atrex.telemetry import gpu_telemetry
@@ -86,6 +92,26 @@ class Instrument:
         sessions = [self._session(candidate) for candidate in candidates]
         floor = self.bound(case).sol_us
         return measure_case(sessions, case, rules or self.rules, gpu_telemetry(self.engine.device), floor)
+
+    def bottlenecks(self, candidate: Candidate, case: Case, median_us: float) -> tuple[Bottleneck, ...]:
+        """What a candidate of this measured time loses it to, the costliest first. Raises TimingFault."""
+        return bottlenecks(self.profile(candidate, case, median_us), self.bound(case))
+
+    def profile(self, candidate: Candidate, case: Case, median_us: float) -> Profile:
+        """What a candidate of this measured time spends it on. Raises TimingFault."""
+        known = (candidate, case, self.problem, median_us, self.hardware, self.calibration)
+        if self.engine.device == "cpu":
+            return collect.on_cpu(*known, threads=self.engine.threads)
+        spec = InputSpec(shape=self.problem.shape(case), seed=new_seed())
+        with _as_timing_fault():
+            seen = watch(self._session(candidate), partial(self._behind, candidate), spec)
+        return collect.on_cuda(*known, seen=seen)
+
+    @contextmanager
+    def _behind(self, candidate: Candidate, tool: tuple[str, ...]) -> Iterator[Session]:
+        """A session in an engine of its own, whose workers a tool watches."""
+        with Engine(self.engine.device, tool=tool) as engine, engine.session(candidate) as session:
+            yield session
 
     def release(self) -> None:
         """End all warm workers, so that what follows starts from fresh processes."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 
 from pydantic import Field
 
+from agent.profiling.records import Bottleneck
 from atrex.candidate import Candidate
 from atrex.records import Bound, Case, Dsl, Judgement, Latency, Ratio, Record, Scalar
 
@@ -58,6 +59,14 @@ class Lab(Protocol):
 
     def bound(self, case: Case) -> Bound:
         """Roofline of one case on this machine."""
+        ...
+
+
+class Profiler(Protocol):
+    """Finds out what a candidate of a measured time loses it to."""
+
+    def __call__(self, candidate: Candidate, case: Case, median_us: float, /) -> tuple[Bottleneck, ...]:
+        """Causes, the costliest first. Raises TimingFault."""
         ...
 
 

@@ -231,6 +231,7 @@ class Job:
             ),
             record=self._recorder(ledger),
             recorded=recorded,
+            profile=lab.bottlenecks if asked.agent != "search" else None,  # the tuner reads none
             progress=self.console.print,
             clock=self._clock,
         )

@@ -25,14 +25,17 @@ from agent.events import (
     Measured,
     Missed,
     Outcome,
+    Profiled,
     Proposal,
     RunStarted,
     Settled,
 )
 from agent.journal import Budget, Clock, Journal, Record
-from agent.lab import Knowledge, Lab, Proposer, Retrieve
+from agent.lab import Knowledge, Lab, Profiler, Proposer, Retrieve, TimingFault
+from agent.profiling.diagnose import lines
 from agent.state import SearchState
 from agent.trial import Trial
+from atrex.records import Case
 
 
 class Search:
@@ -48,14 +51,19 @@ class Search:
         budget: Budget,
         record: Record,
         recorded: Sequence[AnyEvent] = (),
+        profile: Profiler | None = None,
         progress: Callable[[str], object] = lambda _: None,
         clock: Clock = time.monotonic,
     ) -> None:
         """`record` returns when an event is durable; `progress` takes a line for people; `clock` is in
-        seconds. Raises UsageError if `recorded` belongs to a run that was started differently."""
+        seconds; `profile` is asked about each new incumbent.
+
+        Raises UsageError if `recorded` belongs to a run that was started differently.
+        """
         self.lab, self.proposer, self.retrieve = lab, proposer, retrieve
         self.budget, self.progress = budget, progress
         self.journal = Journal(start, recorded, record, clock)
+        self.profile = profile
         self.trial = Trial(lab, self.journal)
         self._retrieved: tuple[str, Knowledge] | None = None
 
@@ -102,7 +110,30 @@ class Search:
         recorded = self.journal.upcoming is not None
         return recorded or self.budget.allows(self.state, self.journal.elapsed)
 
+    def _diagnose(self) -> None:
+        """Profile an incumbent that has not been, on the case with the most time to recover."""
+        state, profile = self.state, self.profile
+        known = state.profile is not None and state.profile.candidate == state.incumbent
+        if (
+            profile is None
+            or known
+            or (self.journal.upcoming and not isinstance(self.journal.upcoming, Profiled))
+        ):
+            return
+        worst = context.diagnose(state)[0].cases[0]
+        self.journal.emit(Profiled, lambda: self._profiled(profile, worst))
+
+    def _profiled(self, profile: Profiler, case: Case) -> Profiled:
+        best, median = self.state.best, self.state.latency_us[case.id]
+        try:
+            found = profile(best, case, median)
+        except TimingFault as fault:
+            return Profiled(candidate=best.id, case=case.id, lines=(f"no profile: {fault}",))
+        queries = dict.fromkeys(word for each in found for word in each.query.split())
+        return Profiled(candidate=best.id, case=case.id, lines=lines(found), queries=tuple(queries))
+
     def _propose(self) -> Proposal | Missed | None:
+        self._diagnose()
         upcoming = self.journal.upcoming
         if upcoming is None:
             answer = self.proposer.propose(context.build(self.state, self._knowledge()))

@@ -28,6 +28,7 @@ from agent.events import (
     Missed,
     Move,
     Outcome,
+    Profiled,
     Promoted,
     Proposal,
     RunStarted,
@@ -179,8 +180,8 @@ class SearchState:
     """On models."""
     answers: int = 0
     """Of models."""
-    profile: tuple[str, ...] = ()
-    """What the incumbent's profile shows."""
+    profile: Profiled | None = None
+    """Of the candidate that was the incumbent last time."""
     wrong: frozenset[str] = frozenset()
     """Candidates that a gate rejected."""
     current: Proposal | None = None
@@ -227,6 +228,8 @@ class SearchState:
                 return replace(self, latency_us=medians, bounds=event.bounds)
             case Proposal():
                 return self._proposed(event)
+            case Profiled():
+                return replace(self, profile=event)
             case Missed():
                 return self._missed(event)
             case Judged():

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import torch
 from pydantic import BaseModel, ValidationError
@@ -75,7 +75,8 @@ class Timeouts:
 class Engine:
     """Starts sandboxed workers on one device; a context manager that leaves nothing behind.
 
-    `sanitize` runs every worker under AddressSanitizer, with C++ candidates instrumented.
+    `sanitize` runs every worker under AddressSanitizer, with C++ candidates instrumented; `tool` (CUDA
+    alone) is a command line that the fork server is put behind, such as ncu's.
     A worker may hold `memory_bytes` of host memory, by default most of what is free. Raises
     EnvironmentProblem when the device is not there.
     """
@@ -86,6 +87,7 @@ class Engine:
         *,
         threads: int | None = None,
         sanitize: bool = False,
+        tool: tuple[str, ...] = (),
         timeouts: Timeouts | None = None,
         memory_bytes: int | None = None,
     ) -> None:
@@ -94,6 +96,7 @@ class Engine:
         self.device: Device = device
         self.threads = threads or torch.get_num_threads()
         self.sanitize = sanitize
+        self.tool = tool
         self.timeouts = timeouts or Timeouts()
         self.memory_bytes = memory_bytes or memory_limit(device)
         self.scratch = Path(tempfile.mkdtemp(prefix="atrex-"))
@@ -144,7 +147,8 @@ class Engine:
         # Precompiled headers of a compiler take a hundred megabytes; all of scratch is bounded besides.
         limits = Limits(memory_bytes=self.memory_bytes, file_bytes=1 << 30)
         cuda = self.device == "cuda"
-        policy = SandboxPolicy(scratch, limits, cuda=cuda, instrumented=cuda and self.sanitize)
+        watched = cuda and (self.sanitize or bool(self.tool))
+        policy = SandboxPolicy(scratch, limits, cuda=cuda, instrumented=watched)
         return self._fork_server().spawn(entry, policy, environment=compiler_caches(scratch))
 
     def _fork_server(self) -> ForkServer:
@@ -156,15 +160,15 @@ class Engine:
         return self._server
 
     def _wrapper(self) -> tuple[str, ...]:
-        if not (self.sanitize and self.device == "cuda"):
+        if self.device != "cuda" or not (self.sanitize or self.tool):
             return ()
+        if os.geteuid() != 0:
+            raise EnvironmentProblem("a tool around a worker takes its walls; only root can give it a user")
+        if self.tool:
+            return self.tool
         tool = shutil.which("compute-sanitizer")
         if tool is None:
             raise EnvironmentProblem("compute-sanitizer is not on the PATH (it comes with the CUDA toolkit)")
-        if os.geteuid() != 0:
-            raise EnvironmentProblem(
-                "compute-sanitizer needs a worker without walls; only root can give it a user"
-            )
         log = self.scratch / "compute-sanitizer-%p"
         return (tool, "--tool", "memcheck", "--target-processes", "all", "--log-file", str(log))
 
@@ -280,6 +284,11 @@ class Session:
     def trace(self, spec: protocol.InputSpec) -> tuple[protocol.LaunchReport, ...]:
         """Operations and kernels of one call."""
         return self._request(protocol.Trace(inputs=spec), self._patience).launches
+
+    def profile(self, spec: protocol.InputSpec, *, marked: bool = False) -> dict[str, Any]:
+        """What torch's profiler saw of a warm call; behind ncu (`marked`) nothing, since ncu looks."""
+        patience = self.engine.timeouts.load if marked else self._patience  # ncu replays every kernel
+        return self._request(protocol.Profile(inputs=spec, marked=marked), patience).profile
 
     def prepare(self, request: protocol.Prepare) -> protocol.Reply:
         """Set one case up for timing."""

@@ -28,6 +28,7 @@ _LOG_BYTES = 1 << 20  # what a worker prints beyond this is dropped
 _KEPT_LOG_BYTES = 1 << 16  # of that, what is kept after its end
 _SPAWN_TIMEOUT = 60.0  # seconds; on a busy machine a spawn takes a fraction of one
 _GRACE = 2.0  # seconds for a warden to end by itself
+_TOOL_GRACE = 60.0  # for a tool around the server, which writes its report at the end
 
 
 class WorkerDied(Exception):
@@ -275,7 +276,7 @@ class ForkServer:
             return
         self._control.close()
         try:
-            self._process.wait(_GRACE)
+            self._process.wait(_TOOL_GRACE if self._wrapper else _GRACE)
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()

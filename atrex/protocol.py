@@ -109,6 +109,14 @@ class Trace(Record):
     inputs: InputSpec
 
 
+class Profile(Record):
+    """Call warm under torch's profiler; or, in a worker behind ncu, in a marked range that ncu profiles."""
+
+    kind: Literal["profile"] = "profile"
+    inputs: InputSpec
+    marked: bool = False
+
+
 class Prepare(Record):
     """Set one case up for timing: rotating inputs beyond the last-level cache, warm-up, capture."""
 
@@ -191,6 +199,7 @@ class Reply(Record):
     harness_error: str | None = None  # an exception outside candidate code
     calls: tuple[CallReport, ...] = ()
     launches: tuple[LaunchReport, ...] = ()
+    profile: dict[str, Any] = {}  # Kineto's events, and what compiled Triton kernels take
     samples_us: tuple[float, ...] = ()
     host_us: float | None = None
     method: Literal["graph", "events", "wall"] | None = None

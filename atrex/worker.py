@@ -22,7 +22,7 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor
 
-from atrex import protocol
+from atrex import inside, protocol
 from atrex.arena import ArenaWriter
 from atrex.channel import Channel, ChannelClosed
 from atrex.foreign import entry
@@ -41,6 +41,7 @@ _REQUEST: TypeAdapter[Any] = TypeAdapter(
     | protocol.Run
     | protocol.Fetch
     | protocol.Trace
+    | protocol.Profile
     | protocol.Prepare
     | protocol.Round
     | protocol.Trim
@@ -123,10 +124,13 @@ class Worker:
             return protocol.Reply(calls=tuple(self.call(call, arena) for call in request.calls))
         if isinstance(request, protocol.Fetch):
             return self.fetch(request, arena)
-        if isinstance(request, protocol.Trace):
+        if isinstance(request, protocol.Trace | protocol.Profile):
             inputs, _ = build_inputs(self.problem, request.inputs, self.device)
             model = self.model(request.inputs.shape.init)
             with candidate_code():
+                if isinstance(request, protocol.Profile):
+                    seen = inside.seen(lambda: model(**inputs), self.module, marked=request.marked)
+                    return protocol.Reply(profile=seen)
                 launches = trace(
                     lambda: model(**inputs),
                     self.module,

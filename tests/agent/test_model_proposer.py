@@ -1,4 +1,4 @@
-"""A search with a model in a synthetic lab: what it is told, what becomes of its answers, what a kill costs."""
+"""A search with a model in a synthetic lab: what it is told, what it answers, and what a kill costs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,22 @@ import pytest
 from agent import context
 from agent.agents import AgentOptions, open_agent
 from agent.dropout import DropoutPolicy, Item
-from agent.events import AnyEvent, Judged, Missed, Promoted, Proposal, RunStarted, Settled, load_event
+from agent.events import (
+    AnyEvent,
+    Judged,
+    Missed,
+    Profiled,
+    Promoted,
+    Proposal,
+    RunStarted,
+    Settled,
+    load_event,
+)
 from agent.journal import Budget
-from agent.lab import Knowledge, Passage
+from agent.lab import Knowledge, Passage, TimingFault
 from agent.models.cache import Cached
 from agent.models.records import Provider, Reply, Request, Stop, Usage
+from agent.profiling.records import Bottleneck
 from agent.prompts import room
 from agent.prompts.situation import situation
 from agent.prompts.statement import Brief, statement
@@ -175,7 +186,7 @@ def test_a_server_that_counts_nothing_is_counted_by_bytes(synthetic: Any) -> Non
         (Reply(text="x" * 1_000_000, stop=Stop.CUT, model="m"), 2, "longer"),
         (Reply(text="no", stop=Stop.REFUSED, model="m"), 1, "declined"),
         (Reply(text="call", stop=Stop.TOOL, model="m"), 2, "no"),
-        (Reply(text=said("print(open('/proc/self/environ').read())\n", "x"), stop=Stop.END, model="m"), 2, "Model"),
+        (Reply(text=said("print(os.environ)\n", "curious"), stop=Stop.END, model="m"), 2, "Model"),
     ],
 )  # fmt: skip
 def test_no_candidate_is_one_step_after_one_repair(
@@ -260,6 +271,35 @@ def test_in_an_episode_a_file_that_beats_the_ancestor_is_its_new_head(synthetic:
     heads = [event for event in events if isinstance(event, Promoted) and event.role == "head"]
     assert len(heads) == 1, outcomes(events)
     assert outcomes(events)[3] == "advanced"
+
+
+def test_each_incumbent_is_profiled_once_and_its_bottlenecks_are_told(synthetic: Any) -> None:
+    asked = list[str]()
+
+    def profile(candidate: Any, case: Any, median_us: float) -> tuple[Bottleneck, ...]:
+        asked.append(candidate.id)
+        if candidate == synthetic.EAGER:
+            raise TimingFault("no counters here")
+        evidence = f"{case.id} takes {median_us:.0f} us"
+        return (Bottleneck(kind="memory_bound", evidence=evidence, recoverable_us=1.0, query="memory-bound"),)
+
+    def run(events: list[Any]) -> SearchState:
+        lab = synthetic.SyntheticLab(factor, wrong=wrong)
+        search = search_with(synthetic, model, events, lab=lab, budget=Budget(steps=3))
+        search.profile = profile
+        return search.run()
+
+    events, model = list[Any](), Scripted(script)
+    state = run(events)
+    assert len(asked) == len(set(asked)) == 2
+    assert "no profile: no counters here" in model.asked[0].messages[0].text
+    seen = [event for event in events if isinstance(event, Profiled)]
+    assert seen[-1].queries == ("memory-bound",)
+    assert seen[-1].lines[0] in model.asked[-1].messages[0].text
+    for cut in range(1, len(events)):
+        again = [load_event(event.model_dump_json()) for event in events[:cut]]
+        assert run(again).incumbent == state.incumbent
+        assert [event.kind for event in again] == [event.kind for event in events]
 
 
 # -- prompts ---------------------------------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""From a measured candidate to what it loses time on: collectors, records, diagnosis."""
