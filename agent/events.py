@@ -9,9 +9,9 @@ from pydantic import Field, TypeAdapter, model_validator
 from agent.dropout import DropoutPolicy, Item
 from agent.lab import Comparison, Config, Level, Tunables
 from agent.promote import PromotionPolicy
-from agent.spending import Spending
 from atrex.candidate import Candidate
 from atrex.records import Bound, Case, Judgement, Latency, Ratio, Record
+from atrex.spending import Spending
 
 Finding = Literal[
     "promoted", "advanced", "no gain", "unconfirmed", "wrong", "unjudged", "suspect", "untested", "missed"

@@ -124,7 +124,7 @@ def report(
         judgement=judgement,
         cases=score_cases(cases, results, costs),
         agent=" ".join(filter(None, (state.run.proposer, str(run.meta.agent.get("model") or "")))),
-        spent=str(state.spent) if state.answers else "",
+        spent=state.spent if state.answers else None,
         history=tuple(_steps(state, events)),
         dropout=tuple(_episodes(events)),
         provenance=run.meta.provenance,

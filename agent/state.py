@@ -35,9 +35,9 @@ from agent.events import (
     Settled,
 )
 from agent.lab import Config, Tunables
-from agent.spending import Spending
 from atrex.candidate import Candidate
 from atrex.records import Bound, Judgement, Ratio
+from atrex.spending import Spending
 
 WON: tuple[Finding, ...] = ("promoted", "advanced")
 OPEN: tuple[Finding, ...] = ("suspect", "untested")

@@ -8,8 +8,8 @@ from typing import Protocol
 from agent.context import Context
 from agent.events import ALL_CASES, AnyEvent, Missed, Proposal
 from agent.lab import Proposer
-from agent.spending import Spending
 from agent.state import WON
+from atrex.spending import Spending
 
 TUNER_PATIENCE = 3
 """Proposals of the tuner in a row that gain nothing before the author is asked again."""

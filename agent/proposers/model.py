@@ -9,8 +9,8 @@ from agent.prompts import answer, room
 from agent.prompts.answer import Answer, MalformedAnswer
 from agent.prompts.situation import situation
 from agent.prompts.statement import Brief, statement, system
-from agent.spending import Spending
 from atrex.candidate import Candidate, detect_dsl
+from atrex.spending import Spending
 
 CONTEXT_TOKENS = 24_000
 """Of the changing part of a prompt."""

@@ -23,6 +23,7 @@ from pydantic import (
 from atrex.errors import UsageError
 from atrex.records import Device, Dsl, Judgement, Provenance, Ratio, Record, Status
 from atrex.score import CaseScore, geometric_mean, score, without
+from atrex.spending import Spending
 
 HEADLINE = (
     "op", "device", "dsl", "accepted", "kernel", "candidates_tried", "candidates_accepted",
@@ -70,7 +71,7 @@ class RunReport(Record):
     judgement: Judgement | None = None  # on the best kernel
     cases: tuple[CaseScore, ...] = ()
     agent: str = ""  # who proposed, with its model
-    spent: str = ""  # on models: calls, tokens, dollars
+    spent: Spending | None = None  # on models
     history: tuple[Step, ...] = ()
     dropout: tuple[DropoutEpisode, ...] = ()
     provenance: Provenance | None = None

@@ -103,7 +103,7 @@ def _facts(report: RunReport) -> list[tuple[str, str]]:
         ("A", points(report.A)),
         ("candidates", f"{report.candidates_tried} tried, {report.candidates_accepted} accepted"),
         ("agent", escape(report.agent)),
-        ("asked", escape(report.spent)),
+        ("asked", str(report.spent) if report.spent else ""),
         ("time", duration(report.seconds)),
         ("kernel", code(report.kernel or "")),
         ("run", code(report.run)),

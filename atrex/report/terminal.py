@@ -110,7 +110,7 @@ def _facts(report: RunReport) -> Table:
         ("A", f"{points(report.A)} of the attainable bound" if report.A is not None else "not calibrated"),
         ("candidates", tried),
         ("agent", plain(report.agent)),
-        ("asked", report.spent),
+        ("asked", str(report.spent) if report.spent else ""),
         ("kernel", plain(report.kernel) if report.kernel else "none accepted"),
         ("run", plain(report.run)),
     ]

@@ -36,11 +36,11 @@ from agent.proposers.author import TUNER_PATIENCE, AuthorProposer, Recorded
 from agent.proposers.model import Asking
 from agent.proposers.search import SearchProposer
 from agent.search import Search
-from agent.spending import Spending
 from agent.state import Episode, SearchState, fold
 from atrex.errors import UsageError
 from atrex.problem import load_problem, operators
 from atrex.roofline import load_hardware
+from atrex.spending import Spending
 from traces.workload import load_workload
 
 FENCE = "```"
