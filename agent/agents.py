@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from pydantic import ValidationError
+
 from agent.events import AnyEvent
 from agent.lab import Knowledge, Proposer
 from agent.models import choose, prices
@@ -19,6 +21,7 @@ from agent.proposers.model import Asking
 from agent.proposers.search import SearchProposer
 from atrex.errors import UsageError
 from atrex.records import Record, Scalar
+from atrex.runs import METADATA, Run
 
 AgentName = Literal["search", "claude", "gpt"]
 
@@ -116,3 +119,12 @@ def open_agent(options: AgentOptions, seconds: float, answers: tuple[AnyEvent, .
         limits=Limits(deadline_s=min(Limits().deadline_s, max(1.0, seconds))),
     )
     return Opened(options, model)
+
+
+def agent_of(run: Run) -> AgentOptions:
+    """Who proposes in a run. Raises UsageError where its run.json does not say."""
+    try:
+        return AgentOptions.model_validate(run.meta.agent)
+    except ValidationError as error:
+        where = ".".join(str(part) for part in error.errors()[0]["loc"])
+        raise UsageError(f"{run.path / METADATA}: field agent.{where}: not readable") from None

@@ -12,15 +12,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_args
 
 from pydantic import ValidationError
 from rich.console import Console
 
+from agent.agents import AgentName, AgentOptions, Opened, agent_of, open_agent
 from agent.bench_agents import Agent, parse_agent
 from agent.bench_book import Book, bench_policy
 from agent.bench_lab import MachineLab
 from agent.bench_loop import Findings, Loop
 from agent.bench_plan import OperatorPlan, Selection, make_plan, parse_ops
+from agent.bench_search import SearchingAgent
 from agent.machine import calibration_of
 from atrex.commands.common import DeviceOption, choose_device, console_for_output, parse_budget, print_json
 from atrex.errors import UsageError
@@ -37,6 +40,7 @@ from atrex.runs import METADATA, Run, RunMeta, create_run, find_run, now, runs_r
 from atrex.score import score_cases
 
 PATIENCE = Timeouts(load=90.0, call=90.0, round=60.0)  # seconds; a first call compiles
+PER_OP = "5m"
 BENCH = "bench-"  # with the agent it stands in a run where an optimisation has its operator
 
 
@@ -54,6 +58,8 @@ class Options:
     beside_eager: bool | None = None
     runs: Path | None = None
     resume: str | None = None
+    per_op: str | None = None
+    models: AgentOptions = field(default_factory=AgentOptions)
 
 
 class Asked(Record):
@@ -67,15 +73,16 @@ class Asked(Record):
     scale: Scale
     gates: Level
     beside_eager: bool
+    per_op: float | None = None  # seconds of each operator's search
 
 
 def bench(options: Options, *, as_json: bool, as_html: bool = False) -> None:
     """Run, save the reports in the run's directory, and print one of them."""
     console = Console(stderr=True)
     seconds = None if options.budget is None else parse_budget(options.budget)
-    run = _resumed(options) if options.resume else _created(options)
+    run, opened = _resumed(options) if options.resume else _created(options)
     console.print(f"run {run.path}")
-    report = Job(run, seconds, console).execute()
+    report = Job(run, opened, seconds, console).execute()
     if as_json:
         print_json(report)
     elif as_html:
@@ -84,46 +91,56 @@ def bench(options: Options, *, as_json: bool, as_html: bool = False) -> None:
         console_for_output().print(render.terminal(report))
 
 
-def _created(options: Options) -> Run:
+def _created(options: Options) -> tuple[Run, Opened | None]:
     """A new run; what is wrong with the request is said before there is one. Raises UsageError."""
     if options.agent is None:
-        raise UsageError("--agent is missing: eager, compile, library or replay:DIR (or --resume RUN)")
-    agent = parse_agent(options.agent)
+        known = "eager, compile, library, replay:DIR, search, claude or gpt"
+        raise UsageError(f"--agent is missing: {known} (or --resume RUN)")
+    searching = options.agent in get_args(AgentName)
+    if options.per_op and not searching:
+        raise UsageError(f"--budget-per-op is the time of a search, and --agent {options.agent} makes none")
+    models = options.models.checked()
+    per_op = parse_budget(options.per_op or PER_OP) if searching else None
+    opened = open_agent(models, per_op) if per_op else None
+    agent = None if searching else parse_agent(options.agent)
     asked = options.selection
     ops = parse_ops(options.ops)
     make_plan(Selection(asked.workload, ops, asked.cases, asked.phase, asked.scale))
     device = choose_device(options.device)
-    beside = agent.beside_eager if options.beside_eager is None else options.beside_eager
+    usual = agent is None or agent.beside_eager
+    beside = usual if options.beside_eager is None else options.beside_eager
     meta = RunMeta(
         created=now(),
         command=tuple(shlex.quote(argument) for argument in ("atrex", *sys.argv[1:])),
-        operator=BENCH + agent.kind,
+        operator=BENCH + options.agent.partition(":")[0],
         device=device,
         seed=new_seed() if options.seed is None else options.seed,
         budget=Asked(
-            agent=f"replay:{agent.directory.resolve()}" if agent.directory else agent.name,
+            agent=f"replay:{agent.directory.resolve()}" if agent and agent.directory else options.agent,
             workload=asked.workload,
             ops=",".join(ops),
             cases=asked.cases,
             phase=asked.phase,
             scale=asked.scale,
             gates=options.level,
-            beside_eager=beside and agent.kind != "eager",
+            beside_eager=beside and options.agent != "eager",
+            per_op=per_op,
         ).model_dump(),
+        agent=options.models.scalars() if searching else {},
         provenance=provenance(hardware_name(device), device),
     )
-    return create_run(runs_root(options.runs), meta)
+    return create_run(runs_root(options.runs), meta), opened
 
 
-def _resumed(options: Options) -> Run:
+def _resumed(options: Options) -> tuple[Run, Opened | None]:
     """The run to continue. Raises UsageError if it is none of these, or if another one was asked for."""
     run = find_run(str(options.resume), runs_root(options.runs))
     if not run.meta.operator.startswith(BENCH):
         raise UsageError(f"run {run.name} is no benchmark; continue it with `atrex optimize --resume`")
-    asked = _asked(run).agent
-    if options.agent is not None and parse_agent(options.agent).kind != parse_agent(asked).kind:
-        raise UsageError(f"run {run.name} is of {asked}, not {options.agent}")
-    return run
+    asked = _asked(run)
+    if options.agent is not None and options.agent.partition(":")[0] != asked.agent.partition(":")[0]:
+        raise UsageError(f"run {run.name} is of {asked.agent}, not {options.agent}")
+    return run, open_agent(agent_of(run), asked.per_op) if asked.per_op else None
 
 
 def _asked(run: Run) -> Asked:
@@ -138,17 +155,21 @@ def _asked(run: Run) -> Asked:
 class Job:
     """One execution of a run: everything between opening the ledger and writing the report."""
 
-    def __init__(self, run: Run, seconds: float | None, console: Console) -> None:
+    def __init__(self, run: Run, opened: Opened | None, seconds: float | None, console: Console) -> None:
         self.run = run
         self.console = console
         self.started = time.monotonic()
         self.deadline = None if seconds is None else self.started + seconds
         self.device: Device = choose_device(run.meta.device)
         self.asked = asked = _asked(run)
-        self.agent: Agent = parse_agent(asked.agent)
         ops = tuple(name for name in asked.ops.split(",") if name)
         self.selection = Selection(asked.workload, ops, asked.cases, asked.phase, asked.scale)
         self.plans: tuple[OperatorPlan, ...] = make_plan(self.selection)
+        self.agent: Agent | SearchingAgent = (
+            SearchingAgent(opened, run, {plan.operator: plan for plan in self.plans}, asked.per_op, console)
+            if opened and asked.per_op
+            else parse_agent(asked.agent)
+        )
 
     def execute(self) -> WorkloadReport:
         """Measure what is not yet in the ledger, and save the reports."""

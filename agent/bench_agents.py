@@ -8,15 +8,44 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
+from agent.agents import AgentName
 from agent.proposers import baselines
 from atrex.candidate import Candidate, load_candidate
 from atrex.errors import UsageError
 from atrex.problem import BENCH, load_problem, resolve_operator
+from atrex.records import Judgement
 
 Kind = Literal["eager", "compile", "library", "replay"]
 Hold = Literal["never", "sample", "always"]
+
+
+class Entrants(Protocol):
+    """Whoever gives each operator its kernel, as the loop of a benchmark sees it."""
+
+    @property
+    def judged(self) -> bool:
+        """Whether the gates must accept its kernels."""
+        ...
+
+    @property
+    def hold(self) -> Hold:
+        """Which cases' timings are held to the judge's clock and results."""
+        ...
+
+    @property
+    def compiles(self) -> bool:
+        """Whether a first call takes seconds of compiling, which several operators can do at a time."""
+        ...
+
+    def kernel(self, operator: str) -> Candidate | str:
+        """What runs for an operator, or why nothing does."""
+        ...
+
+    def judgement(self, candidate: str) -> Judgement | None:
+        """A full judgement of this very benchmark's cases, where one was made on the way."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +92,10 @@ class Agent:
         """
         return self.kind in ("library", "replay")
 
+    def judgement(self, candidate: str) -> Judgement | None:
+        """None: no gate has seen them yet."""
+        return None
+
     def kernel(self, operator: str) -> Candidate | str:
         """What runs for an operator, or why nothing does. Raises UsageError for an unreadable file."""
         if self.kind == "replay":
@@ -102,10 +135,9 @@ def parse_agent(text: str) -> Agent:
             )
         return _replay(Path(directory))
     if colon or kind not in get_args(Kind):
-        near = get_close_matches(kind, get_args(Kind), n=1)
-        hint = (
-            f"did you mean {near[0]}?" if near and not colon else "known: eager, compile, library, replay:DIR"
-        )
+        near = get_close_matches(kind, (*get_args(Kind), *get_args(AgentName)), n=1)
+        known = f"known: eager, compile, library, replay:DIR, {', '.join(get_args(AgentName))}"
+        hint = f"did you mean {near[0]}?" if near and not colon else known
         raise UsageError(f"unknown agent {text!r}; {hint}")
     return Agent(kind)  # type: ignore[arg-type]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from agent.bench_agents import Agent, stamped
+from agent.bench_agents import Entrants, stamped
 from agent.bench_book import Book
 from agent.bench_lab import BenchLab, Care, Job, NotTimed, held_in_sample
 from agent.bench_plan import OperatorPlan
@@ -40,7 +40,7 @@ class Loop:
     """One pass over a plan. `progress` gets the line that changes, `say` what stays."""
 
     lab: BenchLab
-    agent: Agent
+    agent: Entrants
     book: Book
     seed: int
     level: Level = "full"
@@ -117,6 +117,9 @@ class Loop:
         known = self.book.judgements.get(kernel.id)
         if known is not None and known.level == self.level and not _undecided(known):
             return known
+        if self.level == "full" and (made := self.agent.judgement(kernel.id)):
+            self.book.judge(made)
+            return made
         if self._late():
             return None
         self.progress(f"{plan.operator}: gates")

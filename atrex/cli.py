@@ -6,7 +6,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 import typer
 
@@ -90,7 +90,10 @@ def optimize(
 @app.command()
 def bench(
     agent: Annotated[
-        str | None, typer.Option("--agent", metavar="AGENT", help="eager, compile, library or replay:DIR")
+        str | None,
+        typer.Option(
+            "--agent", metavar="AGENT", help="eager, compile, library, replay:DIR; search, claude, gpt"
+        ),
     ] = None,
     ops: Annotated[str | None, typer.Option(help="operators, as a,b in any spelling [default: all]")] = None,
     cases: Annotated[
@@ -113,18 +116,39 @@ def bench(
     budget: Annotated[
         str | None, typer.Option(help="time for the whole: 90s, 10m; what is not reached counts 0")
     ] = None,
+    budget_per_op: Annotated[
+        str | None, typer.Option(help="time to search for each operator's kernel [default: 5m]")
+    ] = None,
+    model: ModelName = "",
+    base_url: BaseUrl = "",
+    api: Api = None,
+    tokens: Tokens = None,
+    dollars: Dollars = None,
+    temperature: Temperature = None,
+    effort: Effort = None,
+    max_output_tokens: OutputTokens = None,
+    knowledge: UseKnowledge = "on",
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="continue this run")] = None,
     runs: RunsDir = None,
     html: Annotated[bool, typer.Option("--html", help="print the report as HTML")] = False,
     json: Json = False,
 ) -> None:
     """Run an agent or a baseline over the workload: the weighted table, in which a rejected kernel is a 0."""
+    from agent.agents import AgentOptions
     from agent.bench import Options
     from agent.bench import bench as run
     from agent.bench_plan import Selection
 
     selection = Selection(workload=workload, cases=cases, phase=phase, scale=scale)
-    options = Options(agent, ops, selection, device, seed, budget, gates, vs_eager, runs, resume)
+    chosen = AgentOptions(
+        agent=cast(AgentName, agent) if agent in ("claude", "gpt") else "search",
+        model=model, base_url=base_url, api=api,
+        tokens=tokens, dollars=dollars, temperature=temperature, effort=effort,
+        max_output_tokens=max_output_tokens, knowledge=knowledge == "on",
+    )  # fmt: skip
+    options = Options(
+        agent, ops, selection, device, seed, budget, gates, vs_eager, runs, resume, budget_per_op, chosen
+    )
     run(options, as_json=json, as_html=html)
 
 

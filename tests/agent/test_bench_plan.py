@@ -116,7 +116,11 @@ class TestAgents:
         ("text", "said"),
         [
             ("eagre", "unknown agent 'eagre'; did you mean eager"),
-            ("claude", "unknown agent 'claude'; known: eager, compile, library, replay:DIR"),
+            ("cluade", "unknown agent 'cluade'; did you mean claude"),
+            (
+                "somebody",
+                "unknown agent 'somebody'; known: eager, compile, library, replay:DIR, search, claude",
+            ),
             ("eager:here", "known: eager, compile, library, replay:DIR"),
             ("replay", "replay needs a directory"),
             ("replay:", "replay needs a directory"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -17,6 +18,7 @@ from tests.e2e import expert
 from tests.models.server import ModelServer, Received
 
 KEY = "sk-sentinel-0123456789abcdef-never-print-me"
+STEPS = 6
 AGENTS = {"claude": ("anthropic", "ANTHROPIC_API_KEY"), "gpt": ("openai", "ATREX_BASE_URL_KEY")}
 
 
@@ -26,7 +28,7 @@ def optimize(agent: str, server: ModelServer, runs: Path, *more: str) -> subproc
     command = [
         *(sys.executable, "-m", "atrex", "optimize", "--op", "rmsnorm", "--device", "cpu", "--case", "54"),
         *("--agent", agent, "--model", "the-model", "--base-url", url, "--knowledge", "off"),
-        *("--budget", "30m", "--steps", "4", "--seed", "7", "--runs", str(runs), "--json", *more),
+        *("--budget", "30m", "--steps", str(STEPS), "--seed", "7", "--runs", str(runs), "--json", *more),
     ]
     environment = {**os.environ, AGENTS[agent][1]: KEY, "NO_PROXY": "127.0.0.1"}
     pipe = subprocess.PIPE
@@ -69,32 +71,38 @@ def finished(request: pytest.FixtureRequest, both: dict[str, Finished]) -> Finis
 
 def test_the_right_champion_is_found(finished: Finished) -> None:
     assert finished.report["accepted"]
-    assert (finished.run / "best.py").read_text() == expert.source("vectorised")
+    best = (finished.run / "best.py").read_text()
+    assert re.sub(r"import torch  # \d+", "import torch", best) == expert.source("vectorised")
 
 
 def test_the_rest_is_rejected_by_the_right_gate(finished: Finished) -> None:
-    history = finished.report["history"]
-    found = [(step["outcome"], step["note"].partition(":")[0]) for step in history]
-    assert [outcome for outcome, _ in found][1:] == ["wrong", "wrong", "promoted"]
-    assert found[0][0] != "wrong"  # right, and better than eager PyTorch or not: that is the machine's affair
-    assert found[1][1] == "authenticity"
-    assert found[2][1] in ("sensitivity", "accumulation", "shapes")  # where eps matters
+    history = [(step["outcome"], step["note"].partition(":")[0]) for step in finished.report["history"]]
+    outcomes = [outcome for outcome, _ in history]
+    assert outcomes[0] != "wrong"  # right; better than eager PyTorch or not is the machine's affair
+    assert outcomes[1:3] == ["wrong", "wrong"]
+    assert history[1][1] == "authenticity"
+    assert history[2][1] in ("sensitivity", "accumulation", "shapes")  # where eps matters
+    last = outcomes.index("promoted", 3)
+    assert set(outcomes[3:last]) <= {"unconfirmed", "no gain"}  # a busy machine
+    assert set(outcomes[last + 1 :]) == {"missed"}
 
 
 def test_what_was_asked_is_paid_and_shown_once(finished: Finished) -> None:
-    assert len(finished.received) == 5  # four steps and one repair
-    assert len(list((finished.run / "replies").iterdir())) == 5
+    missed = sum(step["outcome"] == "missed" for step in finished.report["history"])
+    assert len(finished.received) == STEPS + 1 + missed  # with the repairs, one of which was good
+    assert len(list((finished.run / "replies").iterdir())) == len(finished.received)
     assert finished.report["agent"] == f"{finished.agent} the-model"
-    assert {"calls": 5, "input_tokens": 15200, "output_tokens": 4600, "dollars": None}.items() <= (
-        finished.report["spent"].items()
-    )
+    spent = finished.report["spent"]
+    assert spent["calls"] == len(finished.received)
+    assert spent["dollars"] is None
 
 
 def test_the_prompt_has_what_is_needed(finished: Finished) -> None:
     system = json.dumps(finished.received[0].body)
     for needed in ("HYPOTHESIS", "def reference", "row_stride"):
         assert needed in system
-    repair = expert.question(finished.received[-1])
+    asked = [expert.question(request) for request in finished.received]
+    repair = next(text for text in asked if "Mend the file." in text and "eps can be left out" in text)
     assert "Gate" in repair
     assert "1 / std::sqrt(sum / hidden)" in repair  # the file that was wrong
     assert "PyTorch's own kernel is well tuned" in repair  # the lesson before

@@ -7,6 +7,7 @@ Which answer comes depends on the question alone, so that a run that is killed a
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ WITHOUT_FENCES = NAIVE.replace(FENCE, "")
 CHEAT = whole("cheat", "PyTorch's own kernel is well tuned", "library", 3.0)
 WRONG = whole("wrong", "the addition of eps can be left out", "less work", 1.5)
 VECTORISED = whole("vectorised", "the loops keep one running sum and a strided weight", "vector lanes", 4.0)
+NOTHING_MORE = "I know nothing better."
 
 
 def question(request: Received) -> str:
@@ -45,8 +47,15 @@ def question(request: Received) -> str:
 def answer(request: Received) -> Answer:
     """The expert's next answer, from what the question says has been tried."""
     asked = question(request)
+    turns = json.dumps(request.body)
+    if "lanes[j]" in turns:  # the best is the file to improve
+        return Text(NOTHING_MORE, input=3000, output=10)
     if "cannot be used" in asked:
         return Text(NAIVE, input=3000, output=900)
+    if tries := asked.count("one running sum and a strided weight"):  # noise hid its gain: the same again
+        return Text(
+            VECTORISED.replace("import torch\n", f"import torch  # {tries}\n", 1), input=3200, output=1000
+        )
     if "eps can be left out" in asked:  # rejected just now, and shown with its witness
         return Text(VECTORISED, input=3200, output=1000)
     if "PyTorch's own kernel is well tuned" in asked:

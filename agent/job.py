@@ -1,0 +1,222 @@
+"""One search for one kernel: everything between opening a run's ledger and writing its report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from agent import final
+from agent.agents import NoKnowledge, Opened
+from agent.dropout import DropoutPolicy
+from agent.events import AnyEvent, Event, Judged, RunStarted, Settled
+from agent.history import EVENT_ENTRY, JUDGEMENT_ENTRY, JudgementRecord, records
+from agent.instrument import Instrument
+from agent.journal import Budget
+from agent.lab import Knowledge, TimingFault
+from agent.learn import record_evidence
+from agent.machine import calibration_of
+from agent.prompts.statement import Brief
+from agent.proposers.baselines import eager
+from agent.retrieve import Retriever
+from agent.search import Search
+from agent.state import SearchState
+from atrex.candidate import Candidate
+from atrex.commands.common import choose_device
+from atrex.errors import RejectedError
+from atrex.judge import Engine
+from atrex.ledger import Ledger
+from atrex.measure import protocol_for
+from atrex.problem import Problem, load_problem
+from atrex.records import Case, Device, Dsl, Judgement, Record, Result
+from atrex.report import RunReport, render
+from atrex.roofline import detect
+from atrex.runs import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What one search is for, and what it may use over all its sessions."""
+
+    cases: tuple[Case, ...]
+    seconds: float
+    steps: int | None = None
+    tokens: int | None = None
+    dollars: float | None = None
+    dropout: bool = True
+    measured: bool = True
+    """Whether the champion is measured afresh against PyTorch at the end."""
+
+
+def dsl_of(device: Device) -> Dsl:
+    """The language of kernels that a search on a device works in."""
+    return "triton" if device == "cuda" else "cpp"
+
+
+class Job:
+    """One execution of a run: everything between opening the ledger and writing the report."""
+
+    def __init__(self, run: Run, task: Task, agent: Opened, console: Console) -> None:
+        self.run = run
+        self.task = task
+        self.agent = agent
+        self.console = console
+        self.started = time.monotonic()
+        self.device: Device = choose_device(run.meta.device)
+        self.problem: Problem = load_problem(run.meta.operator)
+        self.cases = task.cases
+        self.judgements: dict[str, Judgement] = {}
+        self.events: list[Event] = []  # of the search, earlier sessions included
+
+    def execute(self) -> RunReport:
+        """Search, then measure the champion in fresh processes, and save the reports."""
+        calibration = calibration_of(self.device, self.console.print)
+        hardware = detect(self.device)
+        with Ledger(self.run.ledger, hardware.name) as ledger, Engine(self.device) as engine:
+            for damage in ledger.damaged:
+                self.console.print(f"[yellow]{damage}[/]")
+            rules = protocol_for(self.device, quick=True)
+            lab = Instrument(engine, self.problem, hardware, calibration, rules, self._save)
+            try:
+                search = self._search(lab, ledger)
+                state = self._run(search)
+                report = self._conclude(state, lab, ledger)
+            finally:
+                lab.close()
+        learned = [event for event in self.events[self.earlier :] if isinstance(event, Settled)]
+        record_evidence(state, learned, self.run, hardware.name)  # earlier sessions wrote their own
+        render.save(self.run, report)
+        return report
+
+    def _run(self, search: Search) -> SearchState:
+        try:
+            return search.run()
+        except TimingFault as fault:  # the search handles those of its proposals
+            raise RejectedError(f"what the search starts from cannot be timed: {fault}") from None
+
+    def _with_dims(self, case: Case) -> Case:
+        """The case with all extents of its shape: some cases state lengths or a whole shape instead."""
+        return case.model_copy(update={"input": {**self.problem.shape(case).dims, **case.input}})
+
+    def _search(self, lab: Instrument, ledger: Ledger) -> Search:
+        retriever = (
+            Retriever(self.problem.operator, dsl_of(self.device), self.device)
+            if self.agent.options.knowledge
+            else NoKnowledge()
+        )
+        for notice in retriever.notices:
+            self.console.print(f"[yellow]{notice}[/]")
+        recorded = self._recorded()
+        self.events += recorded
+        self.earlier = len(recorded)
+        start = self._start(lab, ledger, retriever.knowledge(), recorded)
+        cases = tuple(self._with_dims(case) for case in self.cases)
+        brief = Brief(self.problem, cases, self.device, dsl_of(self.device), lab.hardware, lab.calibration)
+        proposer = self.agent.proposer(brief, self.run.replies)
+        asked = self.agent.options
+        return Search(
+            lab,
+            proposer,
+            retriever,
+            RunStarted(
+                operator=self.problem.operator,
+                seed=self.run.meta.seed,
+                proposer=proposer.name,
+                start=start,
+                cases=cases,
+                buckets=self.problem.spec.buckets,
+                dropout=DropoutPolicy(enabled=self.task.dropout),
+            ),
+            budget=Budget(
+                max(0.0, self.task.seconds - self._clock()),
+                self.task.steps,
+                final.reserve(self.device),
+                tokens=self.task.tokens,
+                dollars=self.task.dollars,
+            ),
+            record=self._recorder(ledger),
+            recorded=recorded,
+            profile=lab.bottlenecks if asked.agent != "search" else None,  # the tuner reads none
+            progress=self.console.print,
+            clock=self._clock,
+        )
+
+    def _clock(self) -> float:
+        """Seconds since the job began: calibration and the first judgements count too."""
+        return time.monotonic() - self.started
+
+    def _recorded(self) -> list[AnyEvent]:
+        """The search's events so far; the judgements beside them are kept, too."""
+        found = list[AnyEvent]()
+        for record in records(self.run.ledger):
+            self._keep(record)
+            if isinstance(record, Event):
+                found.append(record)
+        return found
+
+    def _start(
+        self, lab: Instrument, ledger: Ledger, knowledge: Knowledge, recorded: Sequence[AnyEvent]
+    ) -> Candidate:
+        """What has to be beaten: the first reference kernel that all gates accept, else eager PyTorch."""
+        if recorded and isinstance(recorded[0], RunStarted):
+            return recorded[0].start
+        for kernel in knowledge.kernels:
+            note = f"kernel {kernel.name}"
+            candidate = Candidate(self.problem.operator, kernel.dsl, kernel.source, note=note)
+            judgement = lab.judge(candidate, level="full", cases=self.cases)
+            ledger.append(JUDGEMENT_ENTRY, record := JudgementRecord(judgement=judgement))
+            self._keep(record)
+            if judgement.accepted:
+                self.console.print(f"starting from {kernel.name}: all gates passed")
+                return candidate
+            self.console.print(f"{kernel.name} is not accepted: {judgement.objection}")
+        return eager(self.problem.spec)
+
+    def _save(self, candidate: Candidate) -> Path:
+        return self.run.save_kernel(candidate.id, candidate.source)
+
+    def _recorder(self, ledger: Ledger) -> Callable[[Event], None]:
+        def record(event: Event) -> None:
+            ledger.append(EVENT_ENTRY, event)
+            self._keep(event)
+            self.events.append(event)
+
+        return record
+
+    def _keep(self, record: Record) -> None:
+        """Remember a judgement; a full one is never replaced by a screening."""
+        if not isinstance(record, Judged | JudgementRecord):
+            return
+        judgement = record.judgement
+        known = self.judgements.get(judgement.candidate)
+        if known is None or judgement.level == "full" or known.level != "full":
+            self.judgements[judgement.candidate] = judgement
+
+    def _conclude(self, state: SearchState, lab: Instrument, ledger: Ledger) -> RunReport:
+        """The champion in fresh processes against eager and compiled PyTorch, on all cases."""
+        champion = state.best
+        judgement = self.judgements.get(champion.id)
+        results: tuple[Result, ...] = ()
+        notes = tuple[str, ...]()
+        if judgement is not None and judgement.accepted:
+            self.run.save_best(champion.source)
+        if judgement is not None and judgement.accepted and self.task.measured:
+            left = max(20.0, self.task.seconds - self._clock())
+            self.console.print(f"measuring {self.run.best} on {len(self.cases)} cases in fresh processes")
+            results, notes = final.measure(lab, champion, self.cases, left, self.console)
+            for result in results:
+                ledger.append("result", result)
+        return final.report(
+            self.run,
+            self.problem,
+            state,
+            self.events,
+            self.judgements,
+            self.cases,
+            results,
+            self._clock(),
+            notes,
+        )
