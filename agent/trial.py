@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from agent import promote
+from agent import promote, specialists
 from agent.buckets import compose, configs_in
 from agent.dispatch import read
-from agent.events import ALL_CASES, Compared, Finding, Judged, Outcome, Promoted, Proposal
+from agent.events import ALL_CASES, AUTHORED, Compared, Finding, Judged, Outcome, Promoted, Proposal
 from agent.journal import Journal
 from agent.lab import Comparison, Config, Lab, Level, TimingFault
+from agent.renaming import Unmergeable
 from agent.state import SearchState
 from atrex.candidate import Candidate
+from atrex.problem import load_problem
 from atrex.records import Judgement
 
 _EXTENT = re.compile(r"(\w+)=(\d+)")  # in a shape's label
@@ -77,8 +79,10 @@ class Trial:
         return Outcome(bucket=ALL_CASES, finding=finding, realised=realised, reason=why)
 
     def _written(self, candidate: Candidate) -> Outcome:
-        """A model's file: the new incumbent, or in a dropout episode at least the new head."""
+        """A model's file: the new incumbent, a part of it, or in a dropout episode at least the new head."""
         outcome = self._whole(candidate, seed=False)
+        if outcome.finding == "no gain" and (part := self._specialised(candidate)):
+            return part
         head = self.state.base
         if outcome.finding != "no gain" or head == self.state.incumbent:
             return outcome
@@ -90,6 +94,50 @@ class Trial:
             Promoted, lambda: Promoted(candidate=candidate.id, role="head", buckets=(ALL_CASES,), gain=gain)
         )
         return Outcome(bucket=ALL_CASES, finding="advanced", realised=gain)
+
+    def _specialised(self, candidate: Candidate) -> Outcome | None:
+        """The incumbent with the file for the buckets in which it is faster, if that is a better whole."""
+        if candidate.id == self.state.incumbent:
+            return None
+        everywhere = self._compare(candidate, self.state.best, [ALL_CASES])
+        won = [b for b in self._buckets if b in self._cases and self._better(self._part(everywhere, b))]
+        if not won:
+            return None
+        try:
+            merged = self._dispatcher(candidate, won)
+        except Unmergeable as why:
+            return Outcome(
+                bucket=ALL_CASES, finding="no gain", reason=f"faster in {'; '.join(won)}, but {why}"
+            )
+        trial = self._compare(merged, self.state.best, [ALL_CASES])
+        realised = promote.gain(trial, self._weights)
+        if not self._better(trial):
+            return Outcome(bucket=ALL_CASES, finding="unconfirmed", realised=realised)
+        if objection := self._objection(merged, "screen") or self._objection(merged, "full"):
+            why_not = f"merged: {promote.reason(objection)}"
+            return Outcome(bucket=ALL_CASES, finding="no gain", realised=realised, reason=why_not)
+        self._promote(merged, trial, [ALL_CASES])
+        return Outcome(
+            bucket=ALL_CASES, finding="promoted", realised=realised, reason=f"for {'; '.join(won)}"
+        )
+
+    def _dispatcher(self, candidate: Candidate, won: Sequence[str]) -> Candidate:
+        """One file of both, as a proposal. Raises Unmergeable."""
+        best, run = self.state.best, self.state.run
+        buckets = [self._buckets[bucket] for bucket in won]
+        note = f"{candidate.id[:12]} for {'; '.join(won)}"
+        problem = load_problem(run.operator)
+        merged = specialists.merge(problem, self.state.grid, best, candidate, buckets, run.cases, note)
+        if merged.id not in self.state.proposals:
+            kernel = self.state.kernel(best.id) or f"{AUTHORED}{merged.id[:12]}"
+            self.journal.emit(
+                Proposal,
+                lambda: Proposal(
+                    origin="merge", candidate=merged, base=best.id, kernel=kernel, because=note,
+                    technique="specialists",
+                ),
+            )  # fmt: skip
+        return merged
 
     def _confirm(self, candidate: Candidate, better: Better) -> tuple[Finding, str]:
         """Make a nominated file the incumbent, if it wins a second time and all gates pass."""
