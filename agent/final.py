@@ -8,7 +8,9 @@ from dataclasses import replace
 from rich.console import Console
 
 from agent.events import DropoutEnded, DropoutStarted, Event, Missed, Outcome, Proposal, Settled
+from agent.hidden import hidden_cases
 from agent.instrument import Instrument
+from agent.promote import geometric_mean
 from agent.proposers.baselines import compiled, eager
 from agent.state import SearchState
 from atrex.candidate import Candidate
@@ -28,23 +30,42 @@ def reserve(device: Device) -> float:
 
 
 def measure(
-    lab: Instrument, champion: Candidate, cases: Sequence[Case], seconds: float, console: Console
+    lab: Instrument, champion: Candidate, cases: Sequence[Case], seconds: float, seed: int, console: Console
 ) -> tuple[tuple[Result, ...], tuple[str, ...]]:
-    """One result a case within about `seconds`, and notes on what could not be measured.
+    """One result a case within about `seconds`, and notes on hidden shapes and on what is not measured.
 
     The champion and the baselines run in fresh processes, in interleaved rounds.
     """
     lab.release()
+    unseen = hidden_cases(lab.problem, cases, seed)
     rules = protocol_for(lab.engine.device)
     # Half of the time is for what is not rounds: processes, warm-up, and compiling the baseline.
-    rules = replace(rules, case_seconds=min(rules.case_seconds, 0.5 * seconds / (3 * len(cases))))
+    rules = replace(
+        rules, case_seconds=min(rules.case_seconds, 0.5 * seconds / (3 * len(cases) + 2 * len(unseen)))
+    )
     rivals = {"eager": eager(lab.problem.spec), "compile": compiled(lab.problem.spec)}
     results, notes = list[Result](), list[str]()
     with console.status("measuring") as status:
         for number, case in enumerate(cases, 1):
             status.update(f"measuring {case.id} ({number} of {len(cases)})")
             results.append(_measure_case(lab, champion, case, rules, rivals, notes))
-    return tuple(results), tuple(notes)
+        status.update("measuring shapes that the search never saw")
+        alone = {name: rival for name, rival in rivals.items() if name == "eager"}
+        elsewhere = [_measure_case(lab, champion, case, rules, alone, notes) for case in unseen]
+    return tuple(results), (*_hidden_note(results, elsewhere), *notes)
+
+
+def _hidden_note(results: Sequence[Result], elsewhere: Sequence[Result]) -> tuple[str, ...]:
+    """How the speed-up over eager on hidden shapes compares with that on the cases."""
+    seen, unseen = ([r.vs_eager for r in each if r.accepted and r.vs_eager] for each in (results, elsewhere))
+    if not (seen and unseen):
+        return ()
+    ours, theirs = geometric_mean(unseen), geometric_mean(seen)
+    where = ", ".join(result.case for result in elsewhere)
+    return (
+        f"on shapes that the search never saw ({where}): {ours.median:.2f}x eager "
+        f"[{ours.low:.2f}, {ours.high:.2f}], on its own cases {theirs.median:.2f}x",
+    )
 
 
 def _measure_case(

@@ -206,7 +206,7 @@ class Job:
         if judgement is not None and judgement.accepted and self.task.measured:
             left = max(20.0, self.task.seconds - self._clock())
             self.console.print(f"measuring {self.run.best} on {len(self.cases)} cases in fresh processes")
-            results, notes = final.measure(lab, champion, self.cases, left, self.console)
+            results, notes = final.measure(lab, champion, self.cases, left, self.run.meta.seed, self.console)
             for result in results:
                 ledger.append("result", result)
         return final.report(
