@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from pydantic import ValidationError
 
@@ -19,11 +19,19 @@ from agent.prompts.statement import Brief
 from agent.proposers.author import AuthorProposer, Recorded
 from agent.proposers.model import Asking
 from agent.proposers.search import SearchProposer
+from agent.proposers.tool import SHARE_OF_TIME, Assignment, ToolAuthor
+from agent.workspace import tools
 from atrex.errors import UsageError
 from atrex.records import Record, Scalar
 from atrex.runs import METADATA, Run
 
-AgentName = Literal["search", "claude", "gpt"]
+AgentName = Literal["search", "claude", "gpt", "claude-code", "codex"]
+MODELS: tuple[AgentName, ...] = ("claude", "gpt")
+_KNOWN_TO = {
+    True: ("agent", "knowledge"),
+    False: ("agent", "knowledge", "model", "tokens", "dollars", "replay"),
+}
+"""Options that mean something to the search alone (True), and to a command-line agent (False)."""
 
 
 class AgentOptions(Record):
@@ -49,8 +57,8 @@ class AgentOptions(Record):
 
     def checked(self) -> AgentOptions:
         """Itself. Raises UsageError for words that do not fit together."""
-        if self.agent == "search":
-            given = self.model_dump(exclude_defaults=True, exclude={"agent", "knowledge"})
+        if self.agent not in MODELS:
+            given = self.model_dump(exclude_defaults=True, exclude=set(_KNOWN_TO[self.agent == "search"]))
             if given:
                 raise UsageError(f"--{next(iter(given)).replace('_', '-')} needs --agent claude or gpt")
         elif self.dollars is not None and not self.replay and self._price() is None:
@@ -60,7 +68,7 @@ class AgentOptions(Record):
 
     @property
     def _model_name(self) -> str:
-        return self.model or (choose.DEFAULTS[self.agent] if self.agent != "search" else "")
+        return self.model or (choose.DEFAULTS[self.agent] if self.agent in ("claude", "gpt") else "")
 
     def _price(self) -> Price | None:
         if self.agent == "gpt" and self.base_url:
@@ -82,6 +90,25 @@ class NoKnowledge:
         return Knowledge()
 
 
+class Allowance(Protocol):
+    """What a run may use."""
+
+    @property
+    def seconds(self) -> float:
+        """Of the run."""
+        ...
+
+    @property
+    def tokens(self) -> int | None:
+        """In and out."""
+        ...
+
+    @property
+    def dollars(self) -> float | None:
+        """On models."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Opened:
     """An agent that is ready: its key is there, its server's address is sound."""
@@ -90,16 +117,21 @@ class Opened:
     model: Model | None = None
     answers: tuple[AnyEvent, ...] = ()
 
-    def proposer(self, brief: Brief, replies: Path) -> Proposer:
-        """The proposer for one operator; what is paid for is kept in the directory `replies`."""
+    def proposer(self, brief: Brief, run: Run, budget: Allowance, say: Callable[[str], object]) -> Proposer:
+        """The proposer for one operator; what is paid for is kept in the run. `say` takes a line."""
         tuner = SearchProposer()
         options = self.options
         if options.agent == "search":
             return tuner
-        if self.model is None:
+        if options.replay:
             return AuthorProposer(options.agent, Recorded(self.answers), tuner)
+        if options.agent in ("claude-code", "codex"):
+            seconds = SHARE_OF_TIME * budget.seconds
+            work = Assignment(options.agent, options.model, seconds, budget.tokens, budget.dollars)
+            return AuthorProposer(options.agent, ToolAuthor(run, brief, work, say), tuner)
+        assert self.model is not None
         sampling = Sampling(temperature=options.temperature, effort=options.effort)
-        model = Cached(self.model, replies)
+        model = Cached(self.model, run.replies)
         asking = Asking(model, brief, sampling=sampling, max_output_tokens=options.max_output_tokens)
         return AuthorProposer(options.agent, asking, tuner)
 
@@ -109,8 +141,14 @@ def open_agent(options: AgentOptions, seconds: float, answers: tuple[AnyEvent, .
 
     Raises EnvironmentProblem without the key or the SDK, UsageError for words that do not fit.
     """
-    if options.agent == "search" or options.replay:
+    if options.agent == "search":
+        return Opened(options)
+    if options.replay:
         return Opened(options, answers=answers)
+    if options.agent == "claude-code" or options.agent == "codex":
+        tools.locate(options.agent)
+        tools.key_of(options.agent)
+        return Opened(options)
     model = open_model(
         options.agent,
         model=options.model,

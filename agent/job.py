@@ -115,7 +115,7 @@ class Job:
         start = self._start(lab, ledger, retriever.knowledge(), recorded)
         cases = tuple(self._with_dims(case) for case in self.cases)
         brief = Brief(self.problem, cases, self.device, dsl_of(self.device), lab.hardware, lab.calibration)
-        proposer = self.agent.proposer(brief, self.run.replies)
+        proposer = self.agent.proposer(brief, self.run, self.task, self.console.print)
         asked = self.agent.options
         return Search(
             lab,

@@ -6,7 +6,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal, cast, get_args
 
 import typer
 
@@ -92,7 +92,7 @@ def bench(
     agent: Annotated[
         str | None,
         typer.Option(
-            "--agent", metavar="AGENT", help="eager, compile, library, replay:DIR; search, claude, gpt"
+            "--agent", metavar="AGENT", help="eager, compile, library, replay:DIR; or as in optimize"
         ),
     ] = None,
     ops: Annotated[str | None, typer.Option(help="operators, as a,b in any spelling [default: all]")] = None,
@@ -141,7 +141,7 @@ def bench(
 
     selection = Selection(workload=workload, cases=cases, phase=phase, scale=scale)
     chosen = AgentOptions(
-        agent=cast(AgentName, agent) if agent in ("claude", "gpt") else "search",
+        agent=cast(AgentName, agent) if agent in get_args(AgentName) else "search",
         model=model, base_url=base_url, api=api,
         tokens=tokens, dollars=dollars, temperature=temperature, effort=effort,
         max_output_tokens=max_output_tokens, knowledge=knowledge == "on",
@@ -381,6 +381,19 @@ def report(
     from atrex.commands.history import report as show_report
 
     show_report(run, runs, "html" if html else "json" if json else format, output)
+
+
+@app.command("compare-runs")
+def compare_runs(
+    run: Annotated[list[str], typer.Argument(metavar="RUN", help="runs, each as `atrex report` takes one")],
+    runs: RunsDir = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="print Markdown")] = False,
+    json: Json = False,
+) -> None:
+    """Agents side by side: runs grouped by agent, means and differences with intervals over seeds."""
+    from atrex.commands.compare_runs import compare_runs as show
+
+    show(run, runs, as_json=json, as_markdown=markdown)
 
 
 @knowledge_app.command("search")

@@ -18,7 +18,7 @@ Seed = Annotated[int | None, typer.Option(help="seed; a fresh one is drawn witho
 RunsDir = Annotated[
     Path | None, typer.Option("--runs", help="directory of runs [default: $ATREX_RUNS or ./runs]")
 ]
-AgentName = Literal["search", "claude", "gpt"]
+AgentName = Literal["search", "claude", "gpt", "claude-code", "codex"]
 ModelName = Annotated[str, typer.Option("--model", help="the agent's model [default: its latest]")]
 BaseUrl = Annotated[str, typer.Option(help="with gpt: any server of the Chat Completions API")]
 Api = Annotated[

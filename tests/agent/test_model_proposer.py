@@ -25,6 +25,7 @@ from agent.events import (
     Settled,
     load_event,
 )
+from agent.job import Task
 from agent.journal import Budget
 from agent.lab import Knowledge, Passage, TimingFault
 from agent.models.cache import Cached
@@ -41,6 +42,7 @@ from agent.state import Episode, SearchState, fold
 from atrex.errors import UsageError
 from atrex.problem import load_problem, operators
 from atrex.roofline import load_hardware
+from atrex.runs import Run, RunMeta, now
 from atrex.spending import Spending
 from traces.workload import load_workload
 
@@ -462,6 +464,8 @@ def test_a_known_price_allows_dollars() -> None:
 
 
 def test_search_needs_no_model(tmp_path: Path) -> None:
-    proposer = open_agent(AgentOptions(), 10.0).proposer(BRIEF, tmp_path / "replies")
+    meta = RunMeta(created=now(), command=("atrex",), operator="rms_norm", device="cuda", seed=1)
+    task = Task(cases=(), seconds=1.0)
+    proposer = open_agent(AgentOptions(), 10.0).proposer(BRIEF, Run(tmp_path, meta), task, print)
     assert proposer.name == "search"
     assert not list(tmp_path.iterdir())

@@ -1,0 +1,197 @@
+"""TASK.md: what a command-line agent is asked to do, in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from agent.buckets import Grid
+from agent.context import attainable
+from atrex.contract import Contract, InputTensor, OutputTensor
+from atrex.gates import gates_for
+from atrex.problem import Problem
+from atrex.records import Bound, Case, Device, Dsl, InitValue
+
+_RULES = """\
+## Rules
+
+- One self-contained file, `kernel.py`, with `class Model(nn.Module)`; it imports torch and what {dsl} needs.
+- The work is done by your own kernel. PyTorch may allocate, view and reshape; an operation of a library that
+  computes a part of the result is a fallback and is rejected{library}.
+- Nothing is remembered between calls: no cached results, no captured inputs, no look at addresses or counts.
+- No network, no reading of files, no other process, no look at who is calling.
+- A kernel that computes only the cases below, or only the inputs that the commands happen to draw, is wrong.
+- Write in this directory alone (and in `$TMPDIR`); not in /tmp. The rest may well be read-only.
+
+Changing `cases.yaml`, `reference.py`, `verify` or `measure` changes nothing: the judge has its own.
+"""
+
+
+def task(
+    problem: Problem, cases: Sequence[Case], bounds: Mapping[str, Bound], device: Device, dsl: Dsl
+) -> str:
+    """The page. `bounds` are rooflines by case id; empty where this machine's are not known."""
+    parts = [
+        f"# Write a fast kernel for `{problem.operator}`\n",
+        f"{_plain(problem.spec.summary)}. `reference.py` says exactly what; make it fast on this machine "
+        f"({device}), in {dsl}, in `kernel.py`, which now holds a skeleton.\n",
+        "    ./verify                  all gates on the cases below: what is wrong, and how to repeat it",
+        "    ./verify --level screen   a quick look; --gate NAME and --case N narrow it further",
+        "    ./measure --quick         its time on each case; ./measure reference.py: eager PyTorch's\n",
+        "Save often: every saved version of `kernel.py` counts, and the best one that is accepted wins. "
+        "Time and tokens are limited, and no question will be answered.\n",
+        _signature(problem),
+        _contract(problem.contract),
+        _judging(problem),
+        _RULES.format(dsl=dsl, library=_allowed(problem.contract)),
+        _table_of_buckets(problem, cases, bounds),
+        _table_of_cases(problem, cases, bounds),
+    ]
+    return "\n".join(parts)
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).rstrip(".")
+
+
+def _signature(problem: Problem) -> str:
+    spec = problem.spec
+    lines = ["## Signature\n", f"`Model(**init)(**inputs)` returns {_returns(problem)}.\n"]
+    if spec.init:
+        lines += ["| constructor argument | type | default | legal |", "|---|---|---|---|"]
+        for name, init in spec.init.items():
+            legal = ", ".join(init.choices) or f"{_edge(init.min)} to {_edge(init.max)}"
+            legal = f"always the extent {init.dim}" if init.dim else legal
+            lines.append(f"| `{name}` | {init.type} | {init.default!r} | {legal} |")
+        lines.append("")
+    lines += ["| tensor | shape | dtype | what it is |", "|---|---|---|---|"]
+    lines += [_row(name, tensor, _role(tensor)) for name, tensor in spec.inputs.items()]
+    lines += [_row(name, tensor, f"output, {_compared(tensor)}") for name, tensor in spec.outputs.items()]
+    if spec.case_dtypes:
+        lines += ["", f"A dtype of `case` is one of {', '.join(spec.case_dtypes)}, as the case says."]
+    lines += ["", "Legal extents, all of which must work:", ""]
+    for name, dim in {**spec.dims, **spec.lengths}.items():
+        step = f", in steps of {dim.multiple_of}" if dim.multiple_of > 1 else ""
+        each = "each of " if name in spec.lengths else ""
+        lines.append(f"- {each}`{name}`: {dim.min} to {dim.max}{step}")
+    if spec.derived:
+        lines.append(f"- {', '.join(f'`{name}`' for name in spec.derived)} follow from these")
+    return "\n".join(lines) + "\n"
+
+
+def _returns(problem: Problem) -> str:
+    names = ", ".join(f"`{name}`" for name in problem.spec.outputs)
+    kinds = {"tensor": "the tensor", "dict": "a dict with", "tuple": "a tuple of"}
+    return f"{kinds[problem.spec.returns]} {names}"
+
+
+def _edge(value: float | None) -> str:
+    return "anything" if value is None else f"{value:g}"
+
+
+def _row(name: str, tensor: InputTensor | OutputTensor, kind: str) -> str:
+    return f"| `{name}` | [{', '.join(map(str, tensor.shape))}] | {tensor.dtype} | {kind} |"
+
+
+def _role(tensor: InputTensor) -> str:
+    text = {
+        "data": "input, differs from call to call",
+        "parameter": "input, constant between steps of a model (its contents may still change)",
+        "lengths": "input, how a packed dimension is divided",
+        "index": "input, indices",
+    }[tensor.role]
+    if tensor.index is not None:
+        also = f", or {', '.join(map(str, tensor.index.also))}" if tensor.index.also else ""
+        distinct = ", none twice" if tensor.index.distinct else ""
+        text += f" from 0 up to (not including) {tensor.index.below}{also}{distinct}"
+    return text + ("; may be None" if tensor.optional else "")
+
+
+def _compared(tensor: OutputTensor) -> str:
+    how = {
+        "bound": "within an error bound",
+        "exact": "exact, bit for bit",
+        "checked": "any of several right answers",
+    }[tensor.compare]
+    return how + ("; its first extent depends on the values" if tensor.bounded else "")
+
+
+def _contract(contract: Contract) -> str:
+    layouts = contract.layouts
+    lines = [
+        "## Contract\n",
+        f"- Sums are kept in {contract.accumulator}, and the result is as close to the exact one as that "
+        "allows: a narrower accumulator, TF32 or an extra rounding fails.",
+        "- The same inputs give the same bits on every run."
+        if contract.deterministic
+        else "- Runs may differ in their last bits; every one must be within the bound.",
+        f"- Inputs are contiguous{_layouts(', or come with ', layouts.must)}"
+        f"{_layouts('; ValueError may refuse ', layouts.may_refuse)}.",
+        "- Every element of every output is written; nothing outside the tensors is read or written.",
+    ]
+    if contract.specials:
+        names = ", ".join(contract.specials)
+        lines.append(f"- NaN, infinities, zeros and subnormals in {names} travel as in PyTorch.")
+    for source, target in contract.updates.items():
+        lines.append(f"- `{source}` may be updated in place and returned as `{target}`; no other input may.")
+    if not contract.updates:
+        lines.append("- Inputs stay untouched, and outputs share no memory with them.")
+    if contract.may_be_unsupported:
+        lines.append(f"- May be refused by NotImplementedError: {', '.join(contract.may_be_unsupported)}.")
+    return "\n".join(lines) + "\n"
+
+
+def _layouts(words: str, kinds: Sequence[str]) -> str:
+    return words + ", ".join(kind.replace("_", " ") for kind in kinds) if kinds else ""
+
+
+def _allowed(contract: Contract) -> str:
+    return f" (allowed here: {', '.join(contract.library_calls)})" if contract.library_calls else ""
+
+
+def _judging(problem: Problem) -> str:
+    lines = [
+        "## How it is judged\n",
+        "First by gates, on the cases below, on hidden cases of production and on shapes off its grid, with "
+        "inputs drawn afresh. One that fails, anywhere, makes the kernel worth 0:\n",
+        *(f"- {gate.name}: {gate.property}" for gate in gates_for(problem)),
+        "",
+        "Then by time: S of a case is its bound (the least time that the hardware allows) over the kernel's "
+        "median time, and the score is the mean over the cases, by weight. Kernels are timed in interleaved "
+        "pairs; a gain counts when its confidence interval excludes none.\n",
+    ]
+    return "\n".join(lines)
+
+
+def _table_of_buckets(problem: Problem, cases: Sequence[Case], bounds: Mapping[str, Bound]) -> str:
+    """Cases that may well want a configuration of their own, by the operator's cut points."""
+    lines = ["## Buckets of cases\n", "| bucket | cases | weight | mean bound µs | limited by |"]
+    lines.append("|---|---|---|---|---|")
+    whole = sum(case.weight for case in cases) or 1.0
+    extended = [
+        case.model_copy(update={"input": {**problem.shape(case).dims, **case.input}}) for case in cases
+    ]
+    for bucket, members in Grid(problem.spec.buckets).group(extended).items():
+        known = [(case, bounds[case.id]) for case in members if case.id in bounds]
+        weight = sum(case.weight for case in members)
+        mean = sum((case.weight or 1.0) * attainable(b) for case, b in known)
+        mean /= sum(case.weight or 1.0 for case, _ in known) if known else 1.0
+        limits = ", ".join(sorted({b.limiter for _, b in known})) or "unknown"
+        share, time = f"{weight / whole:.0%}", f"{mean:.2f}" if known else "unknown"
+        lines.append(f"| {bucket.name} | {len(members)} | {share} | {time} | {limits} |")
+    return "\n".join(lines) + "\n"
+
+
+def _table_of_cases(problem: Problem, cases: Sequence[Case], bounds: Mapping[str, Bound]) -> str:
+    lines = ["## Cases\n", "Also in `cases.yaml`; the number is what `--case` takes.\n"]
+    lines += ["| case | init | input | phase | bound µs |", "|---|---|---|---|---|"]
+    for case in cases:
+        bound = bounds.get(case.id)
+        init = problem.full(problem.shape(case)).init
+        time = "unknown" if bound is None else f"{attainable(bound):.2f}"
+        lines.append(f"| {case.id} | {_values(init)} | {_values(case.input)} | {case.phase} | {time} |")
+    return "\n".join(lines) + "\n"
+
+
+def _values(values: Mapping[str, InitValue]) -> str:
+    text = ", ".join(f"{name}={value}" for name, value in values.items())
+    return text if len(text) <= 200 else text[:200] + " …"
