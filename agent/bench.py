@@ -38,6 +38,7 @@ from atrex.report.workload import Scale, WorkloadReport
 from atrex.roofline import Hardware, detect, hardware_name, plain_name
 from atrex.runs import METADATA, Run, RunMeta, create_run, find_run, now, runs_root
 from atrex.score import score_cases
+from atrex.spending import Spending
 
 PATIENCE = Timeouts(load=90.0, call=90.0, round=60.0)  # seconds; a first call compiles
 PER_OP = "5m"
@@ -231,6 +232,7 @@ class Job:
             accelerators=_names(hardware, cases),
             provenance=self.run.meta.provenance,
             command=" ".join(self.run.meta.command),
+            spent=sum(self.agent.spent.values(), Spending()) if self.agent.spent else None,
             notes=tuple(f"{name} is named after no operator: not run" for name in self.agent.strangers),
         )
 

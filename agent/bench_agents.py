@@ -16,6 +16,7 @@ from atrex.candidate import Candidate, load_candidate
 from atrex.errors import UsageError
 from atrex.problem import BENCH, load_problem, resolve_operator
 from atrex.records import Judgement
+from atrex.spending import Spending
 
 Kind = Literal["eager", "compile", "library", "replay"]
 Hold = Literal["never", "sample", "always"]
@@ -39,6 +40,11 @@ class Entrants(Protocol):
         """Whether a first call takes seconds of compiling, which several operators can do at a time."""
         ...
 
+    @property
+    def spent(self) -> Mapping[str, Spending]:
+        """On models, by operator."""
+        ...
+
     def kernel(self, operator: str) -> Candidate | str:
         """What runs for an operator, or why nothing does."""
         ...
@@ -56,6 +62,7 @@ class Agent:
     directory: Path | None = None
     files: Mapping[str, Path] = field(default_factory=dict)  # replay: the kernel of each operator
     strangers: tuple[str, ...] = ()  # replay: files that are named after no operator
+    spent: Mapping[str, Spending] = field(default_factory=dict)  # nothing
 
     @property
     def name(self) -> str:

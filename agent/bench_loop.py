@@ -13,6 +13,7 @@ from agent.bench_lab import BenchLab, Care, Job, NotTimed, held_in_sample
 from agent.bench_plan import OperatorPlan
 from agent.proposers import baselines
 from atrex.candidate import Candidate
+from atrex.fallback.static import analyse_text
 from atrex.gates.context import Level
 from atrex.measure import Timing
 from atrex.problem import load_problem
@@ -96,6 +97,10 @@ class Loop:
             self._reasons(plan.cases, NOT_REACHED)
             return
         entrant = _entrant(kernel, judgement)
+        if self.agent.judged:
+            read = analyse_text(kernel.source, f"{kernel.operator}.py", kernel.operator)
+            spent = self.agent.spent.get(kernel.operator)
+            entrant = entrant.model_copy(update={"fallback": read.verdict, "spent": spent})
         self.found.entrants.append(entrant)
         if entrant.outcome == "undecided":  # the harness's fault is no verdict: a later session may decide
             self._reasons(plan.cases, entrant.note)
@@ -144,10 +149,8 @@ class Loop:
             accepted = self._settle(kernel, case, find, anyway=bool(doubt))
             if not accepted and not doubt:
                 doubt = NOT_BELIEVED.format(case.id)
-                self.found.entrants[-1] = Entrant(
-                    operator=plan.operator, outcome="rejected", candidate=kernel.id,
-                    note=self.found.reasons[case.id],
-                )  # fmt: skip
+                update = {"outcome": "rejected", "note": self.found.reasons[case.id]}
+                self.found.entrants[-1] = self.found.entrants[-1].model_copy(update=update)
 
     def _settle(
         self,

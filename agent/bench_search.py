@@ -75,7 +75,8 @@ class SearchingAgent:
             report = Job(run, task, self.opened, self.console).execute()
         except RejectedError as error:
             return str(error)
-        self.spent[operator] = report.spent or Spending()
+        if report.spent:
+            self.spent[operator] = report.spent
         if not report.accepted or report.judgement is None:
             return f"the search found no kernel that is accepted; see {run.path}"
         self.judgements[report.judgement.candidate] = report.judgement

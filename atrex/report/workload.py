@@ -12,8 +12,10 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, computed_field, model_serializer, model_validator
 
+from atrex.fallback.records import Outcome as Origin
 from atrex.records import Device, Phase, Provenance, Ratio, Record
 from atrex.report import RunReport, load_report, read_report
+from atrex.report.workload_figures import FastShare, fallback_shares, fast_shares, per_point
 from atrex.score import (
     CaseScore,
     Saving,
@@ -23,16 +25,19 @@ from atrex.score import (
     score_workload,
     without,
 )
+from atrex.spending import Spending
 
 KIND = "workload"
 Scale = Literal["full", "small"]
 Outcome = Literal["baseline", "accepted", "rejected", "undecided", "absent"]
 WORKLOAD_HEADLINE = (
     "kind", "agent", "device", "workload", "scale", "S", "A", "phases", "coverage", "harmonic",
-    "harmonic_measured", "measured", "savings", "operators", "run", "seconds",
+    "harmonic_measured", "measured", "fast_p", "fallbacks", "spent", "tokens_per_point", "dollars_per_point",
+    "savings", "operators", "run", "seconds",
 )  # fmt: skip
 DERIVED = (
-    "S", "A", "phases", "coverage", "harmonic", "harmonic_measured", "measured", "savings", "operators",
+    "S", "A", "phases", "coverage", "harmonic", "harmonic_measured", "measured", "fast_p", "fallbacks",
+    "tokens_per_point", "dollars_per_point", "savings", "operators",
 )  # fmt: skip
 
 
@@ -47,6 +52,8 @@ class Entrant(Record):
     outcome: Outcome
     candidate: str = ""
     note: str = ""
+    fallback: Origin | Literal[""] = ""  # what the hunt for PyTorch fallbacks says of its file; "": no file
+    spent: Spending | None = None  # on models, for this operator
 
 
 class OperatorRow(Record):
@@ -62,6 +69,8 @@ class OperatorRow(Record):
     lost: float  # Σ (1 - S)·w over its cases
     vs_eager: Ratio | None  # geometric mean over the cases that were measured beside eager
     note: str
+    fallback: Origin | None = None
+    spent: Spending | None = None
 
 
 class WorkloadReport(Record):
@@ -79,6 +88,7 @@ class WorkloadReport(Record):
     seconds: float
     cases: tuple[CaseScore, ...] = ()
     entrants: tuple[Entrant, ...] = ()
+    spent: Spending | None = Field(default=None, description="on models, for the whole benchmark")
     reasons: dict[str, str] = Field(default={}, description="why a case has no measurement, by case id")
     accelerators: tuple[str, ...] = Field(default=(), description="names of this machine in workloads")
     provenance: Provenance | None = None
@@ -156,6 +166,30 @@ class WorkloadReport(Record):
 
     @computed_field  # type: ignore[prop-decorator]
     @property
+    def fast_p(self) -> tuple[FastShare, ...] | None:
+        """Shares of cases and weight over p times as fast as eager; None: nothing was measured beside it."""
+        return fast_shares(self.cases)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def fallbacks(self) -> dict[Origin, float]:
+        """Share of the weight in operators whose file has each verdict; empty where no file has one."""
+        return fallback_shares((row.weight, row.fallback) for row in self.operators)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def tokens_per_point(self) -> float | None:
+        """Tokens for each 0.01 of S; None if no model was asked, or S is 0."""
+        return per_point(self.spent.tokens if self.spent else None, self.S)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def dollars_per_point(self) -> float | None:
+        """The same in dollars; None also where a price is unknown."""
+        return per_point(self.spent.dollars if self.spent else None, self.S)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
     def savings(self) -> tuple[Saving, ...]:
         """Fleet time saved, by each name of this accelerator under which a production latency is known."""
         if self.scale == "small":
@@ -187,6 +221,8 @@ class WorkloadReport(Record):
             lost=sum(one.lost for one in cases),
             vs_eager=geometric_mean(ratios),
             note=entrant.note if entrant else "",
+            fallback=(entrant.fallback or None) if entrant else None,
+            spent=entrant.spent if entrant else None,
         )
 
 

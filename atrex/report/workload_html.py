@@ -14,6 +14,7 @@ from atrex.report.workload_text import (
     size,
     status,
     title,
+    tokens,
     unmeasured,
     warnings,
     without_measurement,
@@ -23,7 +24,7 @@ from atrex.score import CaseScore
 COLOURS = {"rejected": "fail", "undecided": "error", "absent": "warn", "accepted": "pass"}
 OPERATOR_COLUMNS = (
     ("operator", ""), ("weight", "n"), ("measured", "n"), ("cases", "n"), ("S", "n"), ("A", "n"),
-    ("points lost", "n"), ("× eager", "n"), ("standing", ""),
+    ("points lost", "n"), ("× eager", "n"), ("tokens", "n"), ("standing", ""),
 )  # fmt: skip
 CASE_COLUMNS = (
     ("case", ""), ("size", ""), ("phase", ""), ("weight", "n"), ("µs [p10, p90]", "n"), ("host µs", "n"),
@@ -59,10 +60,16 @@ def _tiles(report: WorkloadReport) -> str:
         *((fine(value), f"S, {phase}", "") for phase, value in total.phases.items()),
         (f"{total.coverage:.0%}", "coverage", "of the weight in accepted operators"),
         (fine(total.harmonic), "harmonic S", f"{fine(total.harmonic_measured)} over measured cases"),
+        *_fast_tiles(report),
         (f"{measured}/{len(report.cases)}", "cases measured", f"in {duration(report.seconds)}"),
     ]
     boxes = [f'<div class="tile"><b>{a}</b><span>{b}</span><span>{c}</span></div>' for a, b, c in tiles]
     return f'<div class="tiles">{"".join(boxes)}</div>'
+
+
+def _fast_tiles(report: WorkloadReport) -> list[tuple[str, str, str]]:
+    shares = report.fast_p or ()
+    return [(f"{one.cases:.0%}", f"fast_{one.p}", f"{one.weight:.0%} of the weight") for one in shares]
 
 
 def _operators(report: WorkloadReport) -> str:
@@ -83,9 +90,14 @@ def _operator(row: OperatorRow, total: float, top: float) -> str:
             number(row.A, points(row.A)),
             _lost(row.lost, row.lost / total, row.lost / top),
             gain(row.vs_eager),
+            _tokens(row),
             f'<td class="{colour}">{esc(status(row)) or DASH}</td>',
         ]
     )
+
+
+def _tokens(row: OperatorRow) -> str:
+    return number(row.spent.tokens, tokens(row.spent.tokens)) if row.spent else number(None, DASH)
 
 
 def _lost(value: float, share: float, length: float) -> str:

@@ -12,6 +12,7 @@ from atrex.report.workload_text import (
     size,
     status,
     title,
+    tokens,
     unmeasured,
     warnings,
     without_measurement,
@@ -27,6 +28,7 @@ OPERATOR_COLUMNS = (
     "lost (1 − S)·w",
     "of all lost",
     "× eager",
+    "tokens",
     "standing",
 )
 CASE_COLUMNS = ("case", "size", "phase", "w", "µs [p10,p90]", "host µs", "× eager", "S", "A", "limit", "lost")
@@ -65,6 +67,7 @@ def _operator(row: OperatorRow, total: float) -> list[str]:
         f"{row.lost:.5f}",
         f"{row.lost / total:.1%}",
         ratio(row.vs_eager),
+        tokens(row.spent.tokens) if row.spent else DASH,
         escape(status(row)) or DASH,
     ]
 

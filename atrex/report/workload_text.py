@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from atrex.fallback.records import Outcome as Origin
 from atrex.records import Provenance
 from atrex.report.text import DASH, duration, machine, plain
 from atrex.report.workload import OperatorRow, WorkloadReport
@@ -48,7 +49,7 @@ def facts(report: WorkloadReport) -> list[tuple[str, str]]:
     measured = sum(one.standing == "measured" for one in report.cases)
     phases = " · ".join(f"{phase} {fine(value)}" for phase, value in total.phases.items())
     part = total.harmonic_measured
-    return [
+    pairs = [
         ("S", f"{fine(total.S)} of the vendor's roofline, weighted over {len(total.operators)} operators"),
         ("A", f"{fine(total.A)} of the attainable bound" if total.A is not None else "not calibrated"),
         ("by phase", phases or DASH),
@@ -59,10 +60,54 @@ def facts(report: WorkloadReport) -> list[tuple[str, str]]:
             f"{fine(total.harmonic)} over all cases"
             + ("" if part is None else f", {fine(part)} over those measured"),
         ),
+        ("fast_p", fast(report)),
+        ("fallbacks", fallbacks(report)),
+        ("asked", str(report.spent) if report.spent else ""),
+        ("per point of S", price(report)),
         ("fleet time", "; ".join(map(saving, report.savings)) or _no_saving(report)),
         ("time", duration(report.seconds)),
         ("run", plain(report.run)),
     ]
+    return [(name, value) for name, value in pairs if value]
+
+
+def fast(report: WorkloadReport) -> str:
+    """fast_p in words."""
+    if report.fast_p is None:
+        return "not measured beside eager"
+    return "; ".join(
+        f"{_limit(one.p)}: {one.cases:.1%} of cases, {one.weight:.1%} of the weight" for one in report.fast_p
+    )
+
+
+def _limit(p: int) -> str:
+    return "faster than eager" if p == 1 else f"over {p} times as fast"
+
+
+def fallbacks(report: WorkloadReport) -> str:
+    """Who did the work, by share of the weight; empty where no file was looked at."""
+    shares = " · ".join(f"{verdict} {share:.1%}" for verdict, share in report.fallbacks.items())
+    return f"{shares} of the weight, by what the hunt for PyTorch fallbacks says" if shares else ""
+
+
+def price(report: WorkloadReport) -> str:
+    """What 0.01 of S has cost; empty where no model was asked."""
+    if report.spent is None:
+        return ""
+    if report.tokens_per_point is None:
+        return DASH
+    dollars = report.dollars_per_point
+    return f"{tokens(report.tokens_per_point)} tokens, {'price unknown' if dollars is None else usd(dollars)}"
+
+
+def tokens(value: float) -> str:
+    """A number of tokens, its thousands apart."""
+    return f"{value:,.0f}"
+
+
+def usd(value: float) -> str:
+    """Dollars to the cent, or to three digits where they are few."""
+    return f"${value:,.2f}" if value >= 1 or value == 0 else f"${value:.3g}"
 
 
 def fine(value: float | None) -> str:
@@ -95,7 +140,9 @@ def stack(provenance: Provenance | None) -> str:
 
 def status(row: OperatorRow) -> str:
     """How what ran for an operator stands, with the reason."""
-    return plain(": ".join(text for text in (OUTCOMES[row.outcome], row.note) if text))
+    flag = row.fallback if row.fallback and row.fallback is not Origin.KERNEL else ""
+    word = ", ".join(text for text in (OUTCOMES[row.outcome], flag) if text)
+    return plain(": ".join(text for text in (word, row.note) if text))
 
 
 def costliest(report: WorkloadReport) -> list[CaseScore]:

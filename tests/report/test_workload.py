@@ -18,6 +18,7 @@ from atrex.report.terminal import WIDTH
 from atrex.report.workload import WORKLOAD_HEADLINE, Entrant, WorkloadReport, load_any_report
 from atrex.report.workload_text import TOP, facts, warnings
 from atrex.score import score_cases
+from atrex.spending import Spending
 
 HOSTILE = (
     "<script>alert(1)</script> \x1b[31mred\x1b]8;;http://x\x07 | `tick` [bold]x[/] \u202egnp.exe\n# head"
@@ -229,3 +230,84 @@ def test_a_report_of_nothing_renders() -> None:
     assert empty.S == 0.0
     for text in (printed(empty), render.markdown(empty), render.html(empty)):
         assert "eager" in text
+
+
+def test_fast_p_is_that_of_the_paper(benched: WorkloadReport) -> None:
+    gains = [3.0, 1.5, 1.0, None, None]  # none: accepted but not beside eager, and rejected
+    results = [result(one, 10.0, gain=gain) for one, gain in zip(CASES[:4], gains[:4], strict=True)]
+    scored = score_cases(CASES, [*results, result(CASES[4], None, accepted=False)])
+    once, twice = benched.model_copy(update={"cases": scored}).fast_p or ()
+    assert (once.p, once.cases, once.weight) == (1, pytest.approx(2 / 5), pytest.approx(0.4))
+    assert (twice.p, twice.cases, twice.weight) == (2, pytest.approx(1 / 5), pytest.approx(0.2))
+
+
+def test_what_was_never_beside_eager_is_unknown_and_what_was_rejected_is_not(
+    benched: WorkloadReport,
+) -> None:
+    alone = score_cases(CASES, [result(one, 10.0) for one in CASES[:4]])
+    unknown = benched.model_copy(update={"cases": alone, "entrants": ()})
+    assert unknown.fast_p is None
+    assert dict(facts(unknown))["fast_p"] == "not measured beside eager"
+    wrong = score_cases(CASES, [result(one, None, accepted=False) for one in CASES])
+    rejected = benched.model_copy(update={"cases": wrong, "entrants": ()})
+    assert [(one.cases, one.weight) for one in rejected.fast_p or ()] == [(0.0, 0.0), (0.0, 0.0)]
+
+
+def with_costs(report: WorkloadReport, dollars: float | None) -> WorkloadReport:
+    """S is 0.16, which is 16 points; attention's file is its own kernel, rms_norm's in part."""
+    asked = Spending(calls=9, input_tokens=30_000, output_tokens=2_000, dollars=dollars)
+    attention, norm, topk = (one.model_dump() for one in report.entrants)
+    entrants = (
+        attention | {"fallback": "kernel", "spent": asked.model_dump()},
+        norm | {"fallback": "partial"},
+        topk,
+    )
+    data = report.model_dump() | {"spent": asked.model_dump(), "entrants": entrants}
+    return WorkloadReport.model_validate(data)
+
+
+def test_fallback_shares_and_the_price_of_a_point(benched: WorkloadReport, tmp_path: Path) -> None:
+    priced = with_costs(benched, 0.8)
+    assert priced.fallbacks == {"kernel": pytest.approx(0.4), "partial": pytest.approx(0.2)}
+    assert priced.tokens_per_point == pytest.approx(2000)
+    assert priced.dollars_per_point == pytest.approx(0.05)
+    for text in (printed(priced), render.markdown(priced), render.html(priced)):
+        for part in (
+            "kernel 40.0% · partial 20.0% of the weight",
+            "2,000 tokens, $0.05",
+            "accepted, partial",
+        ):
+            assert part in text, part
+        for part in ("faster than eager: 20.0% of cases", "9 calls, 32000 tokens, $0.80"):
+            assert part in text, part
+    path = tmp_path / "report.json"
+    path.write_text(priced.model_dump_json())
+    assert load_any_report(path) == priced
+    data = json.loads(path.read_text())
+    assert data["fallbacks"] == {"kernel": pytest.approx(0.4), "partial": pytest.approx(0.2)}
+    assert (data["fast_p"][0]["p"], data["tokens_per_point"]) == (1, pytest.approx(2000))
+
+
+def test_an_unknown_price_and_no_point_at_all(benched: WorkloadReport) -> None:
+    unpriced = with_costs(benched, None)
+    assert unpriced.dollars_per_point is None
+    assert dict(facts(unpriced))["per point of S"] == "2,000 tokens, price unknown"
+    nothing = WorkloadReport.model_validate(unpriced.model_dump() | {"cases": score_cases(CASES, [])})
+    assert (nothing.tokens_per_point, nothing.dollars_per_point) == (None, None)
+    assert dict(facts(nothing))["per point of S"] == "–"
+    assert not {"asked", "per point of S", "fallbacks"} & set(dict(facts(benched)))
+
+
+def test_a_report_from_before_these_figures_loads(benched: WorkloadReport, tmp_path: Path) -> None:
+    data = benched.model_dump(mode="json")
+    for name in ("fast_p", "fallbacks", "spent", "tokens_per_point", "dollars_per_point"):
+        del data[name]
+    for entrant in data["entrants"]:
+        del entrant["fallback"], entrant["spent"]
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(data))
+    assert load_any_report(path) == benched
+    data["entrants"][0]["fallback"] = "own"
+    path.write_text(json.dumps(data))
+    with pytest.raises(UsageError, match=r"field entrants\.0\.fallback"):
+        load_any_report(path)

@@ -7,7 +7,6 @@ SOURCE = r"""
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <vector>
 
 static inline float widen(uint16_t v) {
     uint32_t bits = uint32_t(v) << 16;
@@ -24,19 +23,19 @@ static inline uint16_t narrow(float f) {  // to nearest even; a NaN stays one
 
 extern "C" void rms_norm(uint16_t* out, const uint16_t* x, const uint16_t* weight,
                          int64_t rows, int64_t hidden, int64_t x_stride, int64_t weight_stride, float eps) {
-    std::vector<float> scale(rows);
     for (int64_t r = 0; r < rows; ++r) {
         double sum = 0;
         for (int64_t i = 0; i < hidden; ++i) {
             const double value = widen(x[r * x_stride + i]);
             sum += value * value;
         }
-        scale[r] = float(1 / std::sqrt(sum / hidden + eps));
+        for (int64_t i = 0; i < hidden; ++i) {
+            const double value = widen(x[r * x_stride + i]);
+            // The root anew for each element, which no compiler may take out of the loop.
+            const double root = std::exp(0.5 * std::log(sum / hidden + eps + 0 * value));
+            out[r * hidden + i] = narrow(float(value / root * widen(weight[i * weight_stride])));
+        }
     }
-    for (int64_t r = 0; r < rows; ++r)
-        for (int64_t i = 0; i < hidden; ++i)
-            out[r * hidden + i] =
-                narrow(widen(x[r * x_stride + i]) * scale[r] * widen(weight[i * weight_stride]));
 }
 """
 
