@@ -80,29 +80,34 @@ class Trial:
 
     def _written(self, candidate: Candidate) -> Outcome:
         """A model's file: the new incumbent, a part of it, or in a dropout episode at least the new head."""
-        outcome = self._whole(candidate, seed=False)
-        if outcome.finding == "no gain" and (part := self._specialised(candidate)):
+        if candidate.id == self.state.incumbent:
+            return Outcome(bucket=ALL_CASES, finding="no gain", reason="it is the incumbent already")
+        trial = self._compare(candidate, self.state.best, [ALL_CASES])
+        realised = promote.gain(trial, self._weights)
+        if self._better(trial):
+            finding, why = self._confirm(candidate, self._better)
+            return Outcome(bucket=ALL_CASES, finding=finding, realised=realised, reason=why)
+        won = [b for b in self._buckets if b in self._cases and self._better(self._part(trial, b))]
+        if won and (part := self._specialised(candidate, won)).finding != "no gain":
             return part
+        return self._headed(candidate) or Outcome(bucket=ALL_CASES, finding="no gain", realised=realised)
+
+    def _headed(self, candidate: Candidate) -> Outcome | None:
+        """In a dropout episode: the file as its new head, if it beats the present one."""
         head = self.state.base
-        if outcome.finding != "no gain" or head == self.state.incumbent:
-            return outcome
+        if head == self.state.incumbent:
+            return None
         trial = self._compare(candidate, self.state.candidate(head), [ALL_CASES])
         if not self._better(trial):
-            return outcome
+            return None
         gain = promote.gain(trial, self._weights)
         self.journal.emit(
             Promoted, lambda: Promoted(candidate=candidate.id, role="head", buckets=(ALL_CASES,), gain=gain)
         )
         return Outcome(bucket=ALL_CASES, finding="advanced", realised=gain)
 
-    def _specialised(self, candidate: Candidate) -> Outcome | None:
+    def _specialised(self, candidate: Candidate, won: Sequence[str]) -> Outcome:
         """The incumbent with the file for the buckets in which it is faster, if that is a better whole."""
-        if candidate.id == self.state.incumbent:
-            return None
-        everywhere = self._compare(candidate, self.state.best, [ALL_CASES])
-        won = [b for b in self._buckets if b in self._cases and self._better(self._part(everywhere, b))]
-        if not won:
-            return None
         try:
             merged = self._dispatcher(candidate, won)
         except Unmergeable as why:

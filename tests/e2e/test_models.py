@@ -18,7 +18,7 @@ from tests.e2e import expert
 from tests.models.server import ModelServer, Received
 
 KEY = "sk-sentinel-0123456789abcdef-never-print-me"
-STEPS = 6
+STEPS = 5
 AGENTS = {"claude": ("anthropic", "ANTHROPIC_API_KEY"), "gpt": ("openai", "ATREX_BASE_URL_KEY")}
 
 
@@ -78,12 +78,11 @@ def test_the_right_champion_is_found(finished: Finished) -> None:
 def test_the_rest_is_rejected_by_the_right_gate(finished: Finished) -> None:
     history = [(step["outcome"], step["note"].partition(":")[0]) for step in finished.report["history"]]
     outcomes = [outcome for outcome, _ in history]
-    assert outcomes[0] != "wrong"  # right; better than eager PyTorch or not is the machine's affair
-    assert outcomes[1:3] == ["wrong", "wrong"]
-    assert history[1][1] == "authenticity"
-    assert history[2][1] in ("sensitivity", "accumulation", "shapes")  # where eps matters
-    last = outcomes.index("promoted", 3)
-    assert set(outcomes[3:last]) <= {"unconfirmed", "no gain"}  # a busy machine
+    assert outcomes[:2] == ["wrong", "wrong"]
+    assert history[0][1] == "authenticity"
+    assert history[1][1] in ("sensitivity", "accumulation", "shapes")  # where eps matters
+    last = outcomes.index("promoted", 2)
+    assert set(outcomes[2:last]) <= {"unconfirmed", "no gain"}  # a busy machine
     assert set(outcomes[last + 1 :]) == {"missed"}
 
 

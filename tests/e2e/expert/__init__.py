@@ -29,9 +29,8 @@ def whole(name: str, hypothesis: str, technique: str, gain: float) -> str:
     return f"{head}{FENCE}python\n{source(name)}{FENCE}\n"
 
 
-NAIVE = whole("naive", "PyTorch makes a pass over memory for each operation", "two loops", 2.0)
-WITHOUT_FENCES = NAIVE.replace(FENCE, "")
 CHEAT = whole("cheat", "PyTorch's own kernel is well tuned", "library", 3.0)
+WITHOUT_FENCES = CHEAT.replace(FENCE, "")
 WRONG = whole("wrong", "the addition of eps can be left out", "less work", 1.5)
 VECTORISED = whole("vectorised", "the loops keep one running sum and a strided weight", "vector lanes", 4.0)
 NOTHING_MORE = "I know nothing better."
@@ -51,7 +50,7 @@ def answer(request: Received) -> Answer:
     if "lanes[j]" in turns:  # the best is the file to improve
         return Text(NOTHING_MORE, input=3000, output=10)
     if "cannot be used" in asked:
-        return Text(NAIVE, input=3000, output=900)
+        return Text(CHEAT, input=3000, output=900)
     if tries := asked.count("one running sum and a strided weight"):  # noise hid its gain: the same again
         return Text(
             VECTORISED.replace("import torch\n", f"import torch  # {tries}\n", 1), input=3200, output=1000
@@ -60,6 +59,4 @@ def answer(request: Received) -> Answer:
         return Text(VECTORISED, input=3200, output=1000)
     if "PyTorch's own kernel is well tuned" in asked:
         return Text(WRONG, input=3100, output=900)
-    if "two loops" in asked or "a pass over memory for each operation" in asked:
-        return Text(CHEAT, input=3000, output=900)
     return Text(WITHOUT_FENCES, input=2900, output=900)
