@@ -60,7 +60,9 @@ class AgentOptions(Record):
         if self.agent not in MODELS:
             given = self.model_dump(exclude_defaults=True, exclude=set(_KNOWN_TO[self.agent == "search"]))
             if given:
-                raise UsageError(f"--{next(iter(given)).replace('_', '-')} needs --agent claude or gpt")
+                raise UsageError(
+                    f"--{next(iter(given)).replace('_', '-')} means nothing to --agent {self.agent}"
+                )
         elif self.dollars is not None and not self.replay and self._price() is None:
             name = self._model_name
             raise UsageError(f"--dollars needs a price, and none is known for {name}; use --tokens instead")

@@ -88,9 +88,10 @@ class Trial:
             finding, why = self._confirm(candidate, self._better)
             return Outcome(bucket=ALL_CASES, finding=finding, realised=realised, reason=why)
         won = [b for b in self._buckets if b in self._cases and self._better(self._part(trial, b))]
-        if won and (part := self._specialised(candidate, won)).finding != "no gain":
-            return part
-        return self._headed(candidate) or Outcome(bucket=ALL_CASES, finding="no gain", realised=realised)
+        part = Outcome(bucket=ALL_CASES, finding="no gain", realised=realised)
+        if won:
+            part = self._specialised(candidate, won)
+        return part if part.finding != "no gain" else self._headed(candidate) or part
 
     def _headed(self, candidate: Candidate) -> Outcome | None:
         """In a dropout episode: the file as its new head, if it beats the present one."""

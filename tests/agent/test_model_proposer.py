@@ -446,7 +446,8 @@ def test_the_tuner_is_left_alone_after_moves_without_gain(synthetic: Any) -> Non
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"model": "x"}, "--model needs --agent"),
+        ({"model": "x"}, "--model means nothing to --agent search"),
+        ({"agent": "codex", "temperature": 1.0}, "--temperature means nothing to --agent codex"),
         (
             {"agent": "gpt", "base_url": "http://localhost:1/v1", "model": "m", "dollars": 1.0},
             "--tokens instead",
