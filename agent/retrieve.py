@@ -48,11 +48,11 @@ class Retriever:
 
 
 def architecture(device: Device) -> str:
-    """What the knowledge base calls the processor: sm_90 …, or x86-64 and the like."""
+    """What the knowledge base calls the processor: sm_90 …, x86-64 or aarch64."""
     if device == "cpu":
         import platform
 
-        return {"x86_64": "x86-64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+        return {"x86_64": "x86-64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
     import torch
 
     major, minor = torch.cuda.get_device_capability()
