@@ -129,14 +129,20 @@ def _is_number(classes: Tensor) -> Tensor:
 
 
 def accuracy_mismatch(
-    got: Tensor, eager: Tensor, expected: Expected, precision: Precision, factor: float = 1.0
+    got: Tensor,
+    eager: Tensor,
+    expected: Expected,
+    precision: Precision,
+    factor: float = 1.0,
+    *,
+    signed_zeros: bool = True,
 ) -> tuple[Mismatch | None, dict[str, Scalar]]:
     """The element that exceeds its bound the most, and metrics of the comparison.
 
     Judged where eager and oracle are both finite; elsewhere the classes must agree. Raises
     IllConditionedError when the eager reference's error is above a tenth of the result's scale.
     """
-    tally = _Tally()
+    tally = _Tally(signed_zeros)
     for start in range(0, got.numel(), _SLICE):
         part = slice(start, start + _SLICE)
         slack = None if expected.slack is None else _flat(expected.slack, got)[part]
@@ -164,6 +170,7 @@ def accuracy_mismatch(
 class _Tally:
     """What a comparison has seen so far, slice by slice: fp64 copies of a whole output need not fit."""
 
+    signed_zeros: bool
     squares: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_SUMMED, 0.0))
     worst: float = 0.0
     worst_element: Mismatch | None = None  # indices are flat
@@ -193,7 +200,9 @@ class _Tally:
             what = f"error {float(error[at]):.4g} above the bound {float(allowed[at]):.4g}"
             exact = f"{float(value[at]):.9g}"
             self.worst_element = Mismatch((start + at,), exact, _show(got, (at,)), what, {})
-        if self.lost_special is None and (lost := class_mismatch(got, eager, value, allowed)):
+        if self.lost_special is None and (
+            lost := class_mismatch(got, eager, value, allowed, signed_zeros=self.signed_zeros)
+        ):
             self.lost_special = replace(lost, index=(start + lost.index[0],))
 
 

@@ -38,7 +38,10 @@ def judge_outputs(
             mismatch = bit_mismatch(got, expected.value.to(got.dtype))
         else:
             precision = problem.precision(name, shape)
-            mismatch, metrics = accuracy_mismatch(got, eager[name], expected, precision, factor)
+            signed = problem.contract.signed_zeros
+            mismatch, metrics = accuracy_mismatch(
+                got, eager[name], expected, precision, factor, signed_zeros=signed
+            )
             keep_worst(worst, metrics)
         if mismatch:
             return (name, mismatch), worst
