@@ -35,10 +35,10 @@ class Watching:
         self.paid_twice: list[str] = []
 
     def __call__(self, request: Received) -> Answer:
-        asked = expert.question(request)
+        asked = expert.turns(request)
         for path in self.runs.glob("*/replies/*.json"):
-            turns = json.loads(path.read_text())["request"]["messages"]
-            if turns[-1]["text"] == asked:
+            known = json.loads(path.read_text())["request"]["messages"]
+            if [turn["text"] for turn in known] == asked:
                 self.paid_twice.append(path.name)
         return expert.answer(request)
 

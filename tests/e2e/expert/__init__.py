@@ -1,15 +1,13 @@
 """A recorded expert: what a good engineer answers, step by step, with what goes wrong on the way.
 
-    Expert().answer(request)        # as the script of a tests.models.server.ModelServer
+    ModelServer(expert.answer)        # the script of a tests.models.server.ModelServer
 
 Which answer comes depends on the question alone, so that a run that is killed and resumed gets the same.
 """
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 from tests.models.server import Answer, Received
 from tests.models.wire import Text
@@ -36,18 +34,21 @@ VECTORISED = whole("vectorised", "the loops keep one running sum and a strided w
 NOTHING_MORE = "I know nothing better."
 
 
+def turns(request: Received) -> list[str]:
+    """The texts of the conversation, without the system's."""
+    contents = [turn["content"] for turn in request.body["messages"] if turn["role"] != "system"]
+    return [each if isinstance(each, str) else each[-1]["text"] for each in contents]
+
+
 def question(request: Received) -> str:
     """The changing part of a prompt: the last message that is the user's."""
-    turns: list[Any] = request.body.get("messages") or request.body.get("input")
-    content = turns[-1]["content"]
-    return content if isinstance(content, str) else content[-1]["text"]
+    return turns(request)[-1]
 
 
 def answer(request: Received) -> Answer:
     """The expert's next answer, from what the question says has been tried."""
     asked = question(request)
-    turns = json.dumps(request.body)
-    if "lanes[j]" in turns:  # the best is the file to improve
+    if "lanes[j]" in "".join(turns(request)):  # the best is the file to improve
         return Text(NOTHING_MORE, input=3000, output=10)
     if "cannot be used" in asked:
         return Text(CHEAT, input=3000, output=900)
