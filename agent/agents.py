@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
 
 from pydantic import ValidationError
 
@@ -20,18 +19,16 @@ from agent.proposers.author import AuthorProposer, Recorded
 from agent.proposers.model import Asking
 from agent.proposers.search import SearchProposer
 from agent.proposers.tool import SHARE_OF_TIME, Assignment, ToolAuthor
+from agent.task import Task
 from agent.workspace import tools
+from atrex.commands.options import AgentName
 from atrex.errors import UsageError
 from atrex.records import Record, Scalar
 from atrex.runs import METADATA, Run
 
-AgentName = Literal["search", "claude", "gpt", "claude-code", "codex"]
 MODELS: tuple[AgentName, ...] = ("claude", "gpt")
-_KNOWN_TO = {
-    True: ("agent", "knowledge"),
-    False: ("agent", "knowledge", "model", "tokens", "dollars", "replay"),
-}
-"""Options that mean something to the search alone (True), and to a command-line agent (False)."""
+_OF_ALL = {"agent", "knowledge"}
+_OF_TOOLS = _OF_ALL | {"model", "tokens", "dollars", "replay"}
 
 
 class AgentOptions(Record):
@@ -58,7 +55,9 @@ class AgentOptions(Record):
     def checked(self) -> AgentOptions:
         """Itself. Raises UsageError for words that do not fit together."""
         if self.agent not in MODELS:
-            given = self.model_dump(exclude_defaults=True, exclude=set(_KNOWN_TO[self.agent == "search"]))
+            given = self.model_dump(
+                exclude_defaults=True, exclude=_OF_ALL if self.agent == "search" else _OF_TOOLS
+            )
             if given:
                 raise UsageError(
                     f"--{next(iter(given)).replace('_', '-')} means nothing to --agent {self.agent}"
@@ -92,25 +91,6 @@ class NoKnowledge:
         return Knowledge()
 
 
-class Allowance(Protocol):
-    """What a run may use."""
-
-    @property
-    def seconds(self) -> float:
-        """Of the run."""
-        ...
-
-    @property
-    def tokens(self) -> int | None:
-        """In and out."""
-        ...
-
-    @property
-    def dollars(self) -> float | None:
-        """On models."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Opened:
     """An agent that is ready: its key is there, its server's address is sound."""
@@ -119,7 +99,7 @@ class Opened:
     model: Model | None = None
     answers: tuple[AnyEvent, ...] = ()
 
-    def proposer(self, brief: Brief, run: Run, budget: Allowance, say: Callable[[str], object]) -> Proposer:
+    def proposer(self, brief: Brief, run: Run, task: Task, say: Callable[[str], object]) -> Proposer:
         """The proposer for one operator; what is paid for is kept in the run. `say` takes a line."""
         tuner = SearchProposer()
         options = self.options
@@ -128,8 +108,8 @@ class Opened:
         if options.replay:
             return AuthorProposer(options.agent, Recorded(self.answers), tuner)
         if options.agent in ("claude-code", "codex"):
-            seconds = SHARE_OF_TIME * budget.seconds
-            work = Assignment(options.agent, options.model, seconds, budget.tokens, budget.dollars)
+            seconds = SHARE_OF_TIME * task.seconds
+            work = Assignment(options.agent, options.model, seconds, task.tokens, task.dollars)
             return AuthorProposer(options.agent, ToolAuthor(run, brief, work, say), tuner)
         assert self.model is not None
         sampling = Sampling(temperature=options.temperature, effort=options.effort)

@@ -17,7 +17,7 @@ from typing import get_args
 from pydantic import ValidationError
 from rich.console import Console
 
-from agent.agents import AgentName, AgentOptions, Opened, agent_of, open_agent
+from agent.agents import AgentOptions, Opened, agent_of, open_agent
 from agent.bench_agents import Agent, parse_agent
 from agent.bench_book import Book, bench_policy
 from agent.bench_lab import MachineLab
@@ -26,6 +26,7 @@ from agent.bench_plan import OperatorPlan, Selection, make_plan, parse_ops
 from agent.bench_search import SearchingAgent
 from agent.machine import calibration_of
 from atrex.commands.common import DeviceOption, choose_device, console_for_output, parse_budget, print_json
+from atrex.commands.options import AgentName
 from atrex.errors import UsageError
 from atrex.gates.context import Level
 from atrex.judge import Engine, Timeouts, new_seed

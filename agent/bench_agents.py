@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Literal, Protocol, get_args
 
-from agent.agents import AgentName
 from agent.proposers import baselines
 from atrex.candidate import Candidate, load_candidate
+from atrex.commands.options import AgentName
 from atrex.errors import UsageError
 from atrex.problem import BENCH, load_problem, resolve_operator
 from atrex.records import Judgement

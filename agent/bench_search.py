@@ -11,7 +11,8 @@ from rich.console import Console
 from agent.agents import AgentOptions, Opened
 from agent.bench_agents import Hold
 from agent.bench_plan import OperatorPlan
-from agent.job import Job, Task, dsl_of
+from agent.job import Job, dsl_of
+from agent.task import Task
 from atrex.candidate import Candidate
 from atrex.errors import RejectedError
 from atrex.records import Judgement

@@ -57,7 +57,7 @@ def measure(
 
 def _hidden_note(results: Sequence[Result], elsewhere: Sequence[Result]) -> tuple[str, ...]:
     """How the speed-up over eager on hidden shapes compares with that on the cases."""
-    seen, unseen = ([r.vs_eager for r in each if r.accepted and r.vs_eager] for each in (results, elsewhere))
+    seen, unseen = ([result.vs_eager for result in each if result.vs_eager] for each in (results, elsewhere))
     if not (seen and unseen):
         return ()
     ours, theirs = geometric_mean(unseen), geometric_mean(seen)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -24,6 +23,7 @@ from agent.proposers.baselines import eager
 from agent.retrieve import Retriever
 from agent.search import Search
 from agent.state import SearchState
+from agent.task import Task
 from atrex.candidate import Candidate
 from atrex.commands.common import choose_device
 from atrex.errors import RejectedError
@@ -31,24 +31,10 @@ from atrex.judge import Engine
 from atrex.ledger import Ledger
 from atrex.measure import protocol_for
 from atrex.problem import Problem, load_problem
-from atrex.records import Case, Device, Dsl, Judgement, Record, Result
+from atrex.records import Device, Dsl, Judgement, Record, Result
 from atrex.report import RunReport, render
 from atrex.roofline import detect
 from atrex.runs import Run
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """What one search is for, and what it may use over all its sessions."""
-
-    cases: tuple[Case, ...]
-    seconds: float
-    steps: int | None = None
-    tokens: int | None = None
-    dollars: float | None = None
-    dropout: bool = True
-    measured: bool = True
-    """Whether the champion is measured afresh against PyTorch at the end."""
 
 
 def dsl_of(device: Device) -> Dsl:
@@ -97,10 +83,6 @@ class Job:
         except TimingFault as fault:  # the search handles those of its proposals
             raise RejectedError(f"what the search starts from cannot be timed: {fault}") from None
 
-    def _with_dims(self, case: Case) -> Case:
-        """The case with all extents of its shape: some cases state lengths or a whole shape instead."""
-        return case.model_copy(update={"input": {**self.problem.shape(case).dims, **case.input}})
-
     def _search(self, lab: Instrument, ledger: Ledger) -> Search:
         retriever = (
             Retriever(self.problem.operator, dsl_of(self.device), self.device)
@@ -113,7 +95,7 @@ class Job:
         self.events += recorded
         self.earlier = len(recorded)
         start = self._start(lab, ledger, retriever.knowledge(), recorded)
-        cases = tuple(self._with_dims(case) for case in self.cases)
+        cases = tuple(self.problem.with_dims(case) for case in self.cases)
         brief = Brief(self.problem, cases, self.device, dsl_of(self.device), lab.hardware, lab.calibration)
         proposer = self.agent.proposer(brief, self.run, self.task, self.console.print)
         asked = self.agent.options

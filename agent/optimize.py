@@ -12,7 +12,8 @@ from rich.console import Console
 from agent.agents import AgentOptions, Opened, agent_of, open_agent
 from agent.events import AnyEvent
 from agent.history import events
-from agent.job import Job, Task, dsl_of
+from agent.job import Job, dsl_of
+from agent.task import Task
 from atrex.commands.common import (
     DeviceOption,
     choose_cases,

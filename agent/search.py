@@ -176,9 +176,14 @@ class Search:
     def _drop(self) -> None:
         """Begin an episode, unless its ancestor, if it has yet to meet a gate, turns out to be wrong."""
         drawn = cache(self._draw)
-        while isinstance(self.journal.upcoming, Judged) or self._unjudged(drawn):
-            if not self.trial.sound(self.state.candidate(drawn().ancestor)):
-                return
+        upcoming = self.journal.upcoming
+        ancestor = self.state.incumbent
+        if isinstance(upcoming, Judged):
+            ancestor = upcoming.candidate
+        elif upcoming is None:
+            ancestor = drawn().ancestor
+        if ancestor != self.state.incumbent and not self.trial.sound(self.state.candidate(ancestor)):
+            return
         event = self.journal.emit(DropoutStarted, drawn)
         self.progress(f"dropout: {len(event.hidden)} items hidden (p = {event.p:.2f}), on from an ancestor")
 
@@ -189,12 +194,6 @@ class Search:
         hidden |= {Item("parent", state.incumbent)}
         parent = dropout.ancestor(context.archive(state), hidden, state.incumbent, seed)
         return DropoutStarted(p=state.p, hidden=tuple(sorted(hidden)), ancestor=parent)
-
-    def _unjudged(self, drawn: Callable[[], DropoutStarted]) -> bool:
-        """Whether the ancestor that is drawn now has met no gate."""
-        if self.journal.upcoming is not None:
-            return False
-        return drawn().ancestor not in (*self.state.accepted, self.state.incumbent)
 
     def _restore(self) -> None:
         episode = self.state.episode

@@ -66,32 +66,26 @@ class Trial:
             return tuple(Outcome(bucket=b, finding=f, reason=why) for b, (f, why) in found.items())
         if proposal.origin == "model":
             return (self._written(proposal.candidate),)
-        return (self._whole(proposal.candidate, seed=True),)
+        return (self._whole(proposal.candidate, self._better_start)[0],)
 
-    def _whole(self, candidate: Candidate, *, seed: bool) -> Outcome:
-        """A whole file against the incumbent, on all cases."""
+    def _whole(self, candidate: Candidate, better: Better) -> tuple[Outcome, Comparisons]:
+        """A whole file against the incumbent, on all cases; and how it compares."""
         if candidate.id == self.state.incumbent:
-            return Outcome(bucket=ALL_CASES, finding="no gain", reason="it is the incumbent already")
-        better = self._better_start if seed else self._better
+            return Outcome(bucket=ALL_CASES, finding="no gain", reason="it is the incumbent already"), {}
         trial = self._compare(candidate, self.state.best, [ALL_CASES])
         finding, why = self._confirm(candidate, better) if better(trial) else ("no gain", "")
         realised = promote.gain(trial, self._weights)
-        return Outcome(bucket=ALL_CASES, finding=finding, realised=realised, reason=why)
+        return Outcome(bucket=ALL_CASES, finding=finding, realised=realised, reason=why), trial
 
     def _written(self, candidate: Candidate) -> Outcome:
         """A model's file: the new incumbent, a part of it, or in a dropout episode at least the new head."""
-        if candidate.id == self.state.incumbent:
-            return Outcome(bucket=ALL_CASES, finding="no gain", reason="it is the incumbent already")
-        trial = self._compare(candidate, self.state.best, [ALL_CASES])
-        realised = promote.gain(trial, self._weights)
-        if self._better(trial):
-            finding, why = self._confirm(candidate, self._better)
-            return Outcome(bucket=ALL_CASES, finding=finding, realised=realised, reason=why)
+        outcome, trial = self._whole(candidate, self._better)
+        if not trial or self._better(trial):
+            return outcome
         won = [b for b in self._buckets if b in self._cases and self._better(self._part(trial, b))]
-        part = Outcome(bucket=ALL_CASES, finding="no gain", realised=realised)
         if won:
-            part = self._specialised(candidate, won)
-        return part if part.finding != "no gain" else self._headed(candidate) or part
+            outcome = self._specialised(candidate, won)
+        return outcome if outcome.finding != "no gain" else self._headed(candidate) or outcome
 
     def _headed(self, candidate: Candidate) -> Outcome | None:
         """In a dropout episode: the file as its new head, if it beats the present one."""
@@ -197,7 +191,7 @@ class Trial:
         )
         found: Findings = dict.fromkeys(won, ("advanced", ""))
         if proposal.kernel != self.state.kernel(self.state.incumbent):
-            outcome = self._whole(head, seed=False)
+            outcome, _ = self._whole(head, self._better)
             return dict.fromkeys(won, ("promoted", "")) if outcome.finding == "promoted" else found
         new = {bucket: config for bucket, config in won.items() if not self._has(bucket, config)}
         nominated = self._winners(self._compare(head, self.state.best, new), new) if new else {}

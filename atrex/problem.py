@@ -188,6 +188,10 @@ class Problem:
         """The shape of a production case."""
         return self.shape_of(case.init, case.input)
 
+    def with_dims(self, case: Case) -> Case:
+        """The case with all extents of its shape: some cases state lengths or a whole shape instead."""
+        return case.model_copy(update={"input": {**self.shape(case).dims, **case.input}})
+
     def shape_of(self, init: Init, input: Input) -> Shape:
         """A shape from what a workload states: constructor arguments, extents, lists of lengths, a dtype.
 

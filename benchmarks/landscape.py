@@ -71,7 +71,7 @@ def spread_cases(
 
     Every case states all extents of its shape, as in a search. Raises UsageError if all are too slow.
     """
-    whole = [c.model_copy(update={"input": {**problem.shape(c).dims, **c.input}}) for c in cases]
+    whole = [problem.with_dims(case) for case in cases]
     quick = [case for case in sorted(whole, key=sol_us) if sol_us(case) <= most_us]
     groups = Grid(problem.spec.buckets).group(quick).values()
     if not groups:

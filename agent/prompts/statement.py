@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import get_args
 
+from agent.definitions import needed
 from atrex.contract import Contract, InitSpec, InputTensor, LayoutKind, OutputTensor
 from atrex.gates import gates_for
 from atrex.problem import Problem
@@ -165,22 +164,5 @@ def _units(hardware: Hardware) -> tuple[str, ...]:
 
 def reference(problem: Problem) -> str:
     """The source of `reference` and of what it calls in its own module, in the order of the file."""
-    source = inspect.getsource(problem.module)
-    tree = ast.parse(source)
-    defined = {name: node for node in tree.body for name in _names(node)}
-    wanted, pending = dict[str, ast.stmt](), ["reference"]
-    while pending:
-        name = pending.pop()
-        if name not in wanted:
-            wanted[name] = defined[name]
-            used = (node.id for node in ast.walk(defined[name]) if isinstance(node, ast.Name))
-            pending += [each for each in used if each in defined]
-    nodes = sorted({id(node): node for node in wanted.values()}.values(), key=lambda node: node.lineno)
-    return "\n\n".join(ast.get_source_segment(source, node) or "" for node in nodes)
-
-
-def _names(node: ast.stmt) -> Sequence[str]:
-    if isinstance(node, ast.FunctionDef | ast.ClassDef):
-        return [node.name]
-    targets = node.targets if isinstance(node, ast.Assign) else []
-    return [target.id for target in targets if isinstance(target, ast.Name)]
+    _, *bodies = needed(inspect.getsource(problem.module), "reference")
+    return "\n\n".join(bodies)

@@ -15,7 +15,7 @@ from agent.buckets import Bucket, compose, configs_in
 from agent.context import BucketDiagnosis, Context
 from agent.events import Move, Proposal
 from agent.lab import Config
-from agent.proposers.search import EVEN_CHANCE, SearchProposer
+from agent.proposers.search import EVEN_CHANCE, SearchProposer, tried_in
 from agent.state import OPEN, Key, config_key
 
 
@@ -32,8 +32,7 @@ class RandomProposer:
 
         None when every bucket has tried every configuration. Raises UsageError as `SearchProposer`.
         """
-        tried = {a.key for a in context.attempts if a.finding not in OPEN}
-        tried |= {lesson.key for lesson in context.lessons}
+        tried = tried_in(context)
         unseen = any(kernel.name not in context.seen for kernel in context.knowledge.kernels)
         if unseen or any(s.kernel == context.base_kernel and s.key not in tried for s in context.suspects):
             return self._search.propose(context)

@@ -58,7 +58,7 @@ class SearchProposer:
                     return _seed(context, kernel)
         if not context.tunables or not dispatch.tunable(context.base.source):
             return None
-        tried = _tried(context)
+        tried = tried_in(context)
         for suspect in context.suspects:
             if suspect.kernel == context.base_kernel and suspect.key not in tried:
                 return _moves(context, [suspect.move], "one of several moves in a wrong candidate, alone")
@@ -100,7 +100,8 @@ def _saved(context: Context, moves: list[Move]) -> float:
     return sum(before.values()) / sum(after.values()) if sum(after.values()) > 0 else 1.0
 
 
-def _tried(context: Context) -> set[Key]:
+def tried_in(context: Context) -> set[Key]:
+    """Configurations that have had their answer, wrong ones that dropout cannot hide among them."""
     attempts = {attempt.key for attempt in context.attempts if attempt.finding not in OPEN}
     return attempts | {lesson.key for lesson in context.lessons}
 

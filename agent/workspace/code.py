@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from agent.definitions import needed
 from atrex.contract import ProblemSpec
 from atrex.errors import UsageError
 from atrex.problem import Problem
 from atrex.records import Device, Dsl
 
 CHECKOUT = Path(__file__).resolve().parents[2]  # or the directory that the packages are installed in
-_JUDGES_ONLY = {"oracle", "PROBES", "make_inputs", "cost", "check", "small", "ODD", "extents", "derive"}
 _ANNOTATIONS = {"float": "float", "int": "int", "bool": "bool", "str": "str", "list": "list[int]"}
 
 
@@ -26,7 +25,7 @@ def reference(problem: Problem) -> str:
     and the input generators stay behind.
     """
     module = inspect.getsource(problem.module)
-    parts = "\n\n\n".join(_needed(module, "reference"))
+    parts = "\n\n\n".join(needed(module, "reference"))
     spec = problem.spec
     defaults = {name: init.default for name, init in spec.init.items()}
     return (
@@ -43,56 +42,6 @@ def reference(problem: Problem) -> str:
         "        outputs = reference(self.init, inputs)\n"
         f"        return {_returned(spec, lambda name: f'outputs[{name!r}]', 'outputs')}\n"
     )
-
-
-def _needed(source: str, name: str) -> list[str]:
-    """Imports, then the top-level definitions that `name` refers to, directly or not, in their order."""
-    tree = ast.parse(source)
-    defined = {target: node for node in tree.body for target in _targets(node)}
-    imports = {
-        (alias.asname or alias.name).partition(".")[0]: (node, alias)
-        for node in tree.body
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for alias in node.names
-    }
-    wanted, queue = set[str](), [name]
-    while queue:
-        if (current := queue.pop()) in wanted or current in _JUDGES_ONLY:
-            continue
-        wanted.add(current)
-        if node := defined.get(current):
-            queue += [n.id for n in ast.walk(node) if isinstance(n, ast.Name)]
-    lines = ["from __future__ import annotations\n", "from torch import nn"]
-    for known, (statement, alias) in imports.items():
-        if known in wanted - {"annotations", "nn"}:
-            lines.append(_import(statement, alias))
-    head = "\n".join(dict.fromkeys(lines))
-    bodies = {id(node): node for target, node in defined.items() if target in wanted}
-    return [head, *(_text(source, node) for node in bodies.values())]
-
-
-def _targets(node: ast.stmt) -> list[str]:
-    match node:
-        case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-            return [name]
-        case ast.Assign(targets=targets):
-            return [n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)]
-        case ast.AnnAssign(target=ast.Name(id=name)):
-            return [name]
-    return []
-
-
-def _import(statement: ast.stmt, alias: ast.alias) -> str:
-    renamed = f" as {alias.asname}" if alias.asname else ""
-    if isinstance(statement, ast.ImportFrom):
-        return f"from {statement.module} import {alias.name}{renamed}"
-    return f"import {alias.name}{renamed}"
-
-
-def _text(source: str, node: ast.stmt) -> str:
-    decorators = getattr(node, "decorator_list", [])
-    first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
-    return "\n".join(source.splitlines()[first - 1 : node.end_lineno])
 
 
 def skeleton(spec: ProblemSpec, dsl: Dsl) -> str:

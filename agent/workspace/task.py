@@ -167,9 +167,7 @@ def _table_of_buckets(problem: Problem, cases: Sequence[Case], bounds: Mapping[s
     lines = ["## Buckets of cases\n", "| bucket | cases | weight | mean bound µs | limited by |"]
     lines.append("|---|---|---|---|---|")
     whole = sum(case.weight for case in cases) or 1.0
-    extended = [
-        case.model_copy(update={"input": {**problem.shape(case).dims, **case.input}}) for case in cases
-    ]
+    extended = [problem.with_dims(case) for case in cases]
     for bucket, members in Grid(problem.spec.buckets).group(extended).items():
         known = [(case, bounds[case.id]) for case in members if case.id in bounds]
         weight = sum(case.weight for case in members)

@@ -25,7 +25,6 @@ from agent.events import (
     Settled,
     load_event,
 )
-from agent.job import Task
 from agent.journal import Budget
 from agent.lab import Knowledge, Passage, TimingFault
 from agent.models.cache import Cached
@@ -39,6 +38,7 @@ from agent.proposers.model import Asking
 from agent.proposers.search import SearchProposer
 from agent.search import Search
 from agent.state import Episode, SearchState, fold
+from agent.task import Task
 from atrex.errors import UsageError
 from atrex.problem import load_problem, operators
 from atrex.roofline import load_hardware
