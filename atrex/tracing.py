@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -165,6 +165,15 @@ def _cuda_kernels(module: ModuleType) -> set[str]:
     return {name for name in _GLOBAL.findall(source) if re.search(rf"\b{name}\b[^;{{}}]*<<<", source)}
 
 
+def operations_by_id(events: Iterable[tuple[int, str]]) -> dict[int, str]:
+    """Operations by the number that a kernel's link to its operation bears, of what a profiler saw on the host.
+
+    Calls of the CUDA runtime and driver stand among them with numbers of their own, which may be those of
+    operations: of all these names only an operation's has a namespace.
+    """
+    return {number: name for number, name in events if "::" in name}
+
+
 def _gpu_kernels(call: Callable[[], Any], own: frozenset[str], glue: frozenset[str]) -> list[LaunchReport]:
     """Kernels of one call as CUPTI saw them, with their device time and streams.
 
@@ -178,11 +187,9 @@ def _gpu_kernels(call: Callable[[], Any], own: frozenset[str], glue: frozenset[s
         call()
         torch.cuda.synchronize()
     events = profiler.profiler.kineto_results.events()
-    operations = {  # calls of the CUDA runtime, which are linked themselves, have numbers of their own
-        event.correlation_id(): event.name()
-        for event in events
-        if event.device_type() == DeviceType.CPU and not event.linked_correlation_id()
-    }
+    operations = operations_by_id(
+        (event.correlation_id(), event.name()) for event in events if event.device_type() == DeviceType.CPU
+    )
     seen: dict[tuple[str, str, int], list[float]] = defaultdict(list)
     for event in events:
         if event.device_type() == DeviceType.CUDA:

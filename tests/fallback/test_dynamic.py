@@ -16,6 +16,7 @@ from atrex.fallback.static import analyse
 from atrex.judge import Engine
 from atrex.problem import load_problem
 from atrex.records import Status
+from atrex.tracing import operations_by_id
 from atrex.verify import Verifier
 
 LABELLED = Path(__file__).parents[1] / "fallbacks/files"
@@ -104,3 +105,9 @@ def test_a_contract_may_leave_a_call_to_a_library(engine: Engine) -> None:
 )
 def test_names_of_one_operation(name: str, allowed: bool) -> None:
     assert permitted(name, ["aten::mm"]) is allowed
+
+
+def test_a_runtime_s_call_with_an_operation_s_number_is_not_taken_for_it() -> None:
+    """Numbers as seen on an H200: a Triton launch outside any operation shares one with the reduction before it."""
+    seen = [(7, "aten::max"), (7, "cuLaunchKernelEx"), (9, "cudaLaunchKernel"), (11, "aten::empty")]
+    assert operations_by_id(seen) == {7: "aten::max", 11: "aten::empty"}
