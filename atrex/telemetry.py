@@ -9,14 +9,15 @@ from atrex.records import Device
 
 
 def gpu_telemetry(device: Device) -> Callable[[], dict[str, Any]]:
-    """A reader of the first GPU's state as fields of `Latency`; an empty one on a CPU or without NVML."""
+    """A reader of the state of PyTorch's first GPU as fields of `Latency`; an empty one on a CPU or without NVML."""
     if device != "cuda":
         return dict
     import pynvml
+    import torch
 
     try:
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        pynvml.nvmlInit()  # which knows nothing of CUDA_VISIBLE_DEVICES: its first GPU may be another
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(0).uuid}")
     except pynvml.NVMLError:
         return dict
     return lambda: {
