@@ -9,7 +9,7 @@ from atrex.records import Device
 
 
 def gpu_telemetry(device: Device) -> Callable[[], dict[str, Any]]:
-    """A reader of the state of PyTorch's first GPU as fields of `Latency`; an empty one on a CPU or without NVML."""
+    """A reader of the state of PyTorch's first GPU as fields of `Latency`; empty on a CPU or without NVML."""
     if device != "cuda":
         return dict
     import pynvml

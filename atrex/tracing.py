@@ -6,6 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,6 +22,10 @@ from atrex.fallback.operations import classify_kernel, classify_op, on_lengths
 from atrex.protocol import LaunchReport
 
 _BOUNDS = r"(?:__launch_bounds__\([^)]*\)\s*)?"
+# A kernel that Library.impl registered, as the dispatcher describes it: C++ ones have a signature here.
+_PYTHON_KERNEL = re.compile(
+    r"^(CPU|CUDA|Composite\w+)\S*: registered at .*\.py:\d+ :: \(none\) \[ boxed \]", re.M
+)
 _GLOBAL = re.compile(rf"__global__\s+{_BOUNDS}\w+\s+{_BOUNDS}(\w+)\s*\(")
 
 
@@ -43,11 +48,11 @@ class OperationTrace(TorchDispatchMode):
     ) -> Any:
         """Count the operation and run it."""
         name = func.name()
-        if (body := _python_body(func)) is not None:  # torch would call it outside this mode
+        tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+        if (body := _python_body(name, tensors)) is not None:  # torch would call it outside this mode
             self.wrappers[name] += 1
             with self:
                 return body(*args, **(kwargs or {}))
-        tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
         self.count[name] += 1
         self.whole[name] += bool(tensors) and not any(one.is_floating_point() for one in tensors)
         size = sum(one.numel() for one in tensors)
@@ -56,11 +61,19 @@ class OperationTrace(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _python_body(func: Any) -> Callable[..., Any] | None:
-    """What torch.library.custom_op or triton_op made an operation of; None for all others."""
-    definition = getattr(custom_ops, "OPDEFS", {}).get(func.name().partition(".")[0])
+def _python_body(name: str, tensors: Sequence[torch.Tensor]) -> Callable[..., Any] | None:
+    """The Python function that torch.library made an operation, in whichever way; None for others."""
+    if name.startswith(("aten::", "prim::")):
+        return None
+    definition = getattr(custom_ops, "OPDEFS", {}).get(name.partition(".")[0])
     bodies = getattr(definition, "_backend_fns", {})
-    return bodies.get(None) or next(iter(bodies.values()), None)
+    if body := bodies.get(None) or next(iter(bodies.values()), None):
+        return body  # type: ignore[no-any-return]
+    if not tensors or not _PYTHON_KERNEL.search(torch._C._dispatch_dump(name)):
+        return None
+    key = "CUDA" if tensors[0].is_cuda else "CPU"
+    kernel = torch.library.get_kernel(name, key)
+    return partial(kernel.call_boxed, torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)))
 
 
 def trace(
@@ -166,7 +179,7 @@ def _cuda_kernels(module: ModuleType) -> set[str]:
 
 
 def operations_by_id(events: Iterable[tuple[int, str]]) -> dict[int, str]:
-    """Operations by the number that a kernel's link to its operation bears, of what a profiler saw on the host.
+    """Operations by the number that links kernels to them, of what a profiler saw on the host.
 
     Calls of the CUDA runtime and driver stand among them with numbers of their own, which may be those of
     operations: of all these names only an operation's has a namespace.

@@ -45,6 +45,8 @@ def seen(engine: Engine, path: Path, operator: str) -> FileReport:
         (LABELLED / "exec_of_built_text.py", "silu_and_mul", Outcome.FALLBACK),
         (LABELLED / "custom_op_launches.py", "l2_norm", Outcome.KERNEL),
         (LABELLED / "triton_op_with_wrap_triton.py", "rms_norm", Outcome.KERNEL),
+        (LABELLED / "kernel_used_in_custom_op_by_dotted_name.py", "silu_and_mul", Outcome.KERNEL),
+        (LABELLED / "library_impl_hides_an_activation.py", "silu_and_mul", Outcome.PARTIAL),
         (LABELLED / "windows_by_unfold.py", "causal_conv1d", Outcome.KERNEL),
         (CHEATS / "l2_norm/numpy_computes.py", "l2_norm", Outcome.PARTIAL),
         (CHEATS / "l2_norm/torch_on_a_thread.py", "l2_norm", Outcome.PARTIAL),
@@ -108,6 +110,6 @@ def test_names_of_one_operation(name: str, allowed: bool) -> None:
 
 
 def test_a_runtime_s_call_with_an_operation_s_number_is_not_taken_for_it() -> None:
-    """Numbers as seen on an H200: a Triton launch outside any operation shares one with the reduction before it."""
+    """As seen on an H200: a Triton launch outside any operation had the number of a reduction."""
     seen = [(7, "aten::max"), (7, "cuLaunchKernelEx"), (9, "cudaLaunchKernel"), (11, "aten::empty")]
     assert operations_by_id(seen) == {7: "aten::max", 11: "aten::empty"}
