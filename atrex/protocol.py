@@ -75,6 +75,7 @@ class Call(Record):
 
     inputs: InputSpec
     same_buffers: bool = False  # write the new inputs over the previous call's, at the same addresses
+    new_tensors: bool = False  # with same_buffers: as new tensors there, whose version counters start anew
     fresh_model: bool = False
     poison: Fill | None = None  # fill free memory and fresh allocations first
     guard_outputs: bool = False

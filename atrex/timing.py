@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.cuda import Event, synchronize  # bound before any candidate can replace them
 
 from atrex import protocol
 from atrex.inputs import apply_edit, build_inputs
@@ -95,23 +96,23 @@ class PreparedCase:
 
     def _synchronize(self) -> None:
         if self.device.type == "cuda":
-            torch.cuda.synchronize()
+            synchronize()
 
     def _capture(self) -> torch.cuda.CUDAGraph | None:
-        torch.cuda.synchronize()
+        synchronize()
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph):
                 for index, inputs in enumerate(self.sets):
                     self.outputs[index] = self.model(**inputs)
         except RuntimeError as error:
-            torch.cuda.synchronize()
+            synchronize()
             self.method = "events"
             self.note = f"not capturable: {str(error).splitlines()[0]}"
             return None
         self.method = "graph"
         graph.replay()
-        torch.cuda.synchronize()
+        synchronize()
         return graph
 
     def _spoil_outputs(self) -> None:
@@ -121,9 +122,9 @@ class PreparedCase:
                     tensor.fill_(float("nan"))
 
     def _cuda_passes(self, request: protocol.Round) -> list[float]:
-        starts = [torch.cuda.Event(enable_timing=True) for _ in range(request.passes)]
-        ends = [torch.cuda.Event(enable_timing=True) for _ in range(request.passes)]
-        torch.cuda.synchronize()
+        starts = [Event(enable_timing=True) for _ in range(request.passes)]
+        ends = [Event(enable_timing=True) for _ in range(request.passes)]
+        synchronize()
         for start, end in zip(starts, ends, strict=True):
             if request.flush:
                 self.flush.fill_(1)
@@ -134,7 +135,7 @@ class PreparedCase:
                 for index, inputs in enumerate(self.sets):
                     self.outputs[index] = self.model(**inputs)
             end.record()
-        torch.cuda.synchronize()
+        synchronize()
         pairs = zip(starts, ends, strict=True)
         return [start.elapsed_time(end) * 1e3 / len(self.sets) for start, end in pairs]
 

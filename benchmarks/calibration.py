@@ -15,11 +15,10 @@ from __future__ import annotations
 import argparse
 import ast
 import multiprocessing
-import platform
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,12 +26,11 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Self, get_args
 
-import torch
+from calibration_report import ALLCLOSE_CASES, report
 
 from agent.bench_plan import spread
-from atrex.audit.tasks import ATOL, RTOL, allclose
+from atrex.audit.tasks import allclose
 from atrex.candidate import Candidate, load_candidate
-from atrex.contract import Family
 from atrex.gates import GATE_NAMES, GATES
 from atrex.gates.context import Level
 from atrex.inputs import build_inputs
@@ -45,7 +43,6 @@ from traces.workload import load_workload
 
 ROOT = Path(__file__).parents[1]
 DSLS = ("cpp", "triton")
-ALLCLOSE_CASES = 3  # production cases of an operator, spread over all
 MOST_ELEMENTS = {
     "cuda": 1 << 31,
     "native": 1 << 25,
@@ -169,8 +166,8 @@ def allclose_accepts(session: Session, shape: Shape) -> bool:
 class Calibration:
     """Examines specimens with one engine; a context manager."""
 
-    def __init__(self, device: Device, level: Level = "full") -> None:
-        self.engine, self.level = Engine(device), level
+    def __init__(self, device: Device, level: Level = "full", *, named_only: bool = False) -> None:
+        self.engine, self.level, self.named_only = Engine(device), level, named_only
         self.verifier = Verifier(self.engine)
 
     def __enter__(self) -> Self:
@@ -209,7 +206,7 @@ class Calibration:
             named = judge(gate, "screen")
             if named.status is not Status.FAIL:
                 named = judge(gate, "full")
-            for other in GATE_NAMES:
+            for other in () if self.named_only else GATE_NAMES:
                 verdict = named if other == gate else judge(other, "screen")
                 if verdict.status is not Status.PASS:
                     return allclose, named, verdict
@@ -256,86 +253,12 @@ def cut(problem: Problem, case: Case, most: int) -> Shape:
     return shape if problem.elements(shape) <= most else problem.shape(problem.small(case))
 
 
-def report(findings: Sequence[Finding], device: str, command: str) -> str:
-    """The findings as a Markdown page."""
-    wrong = [finding for finding in findings if not finding.specimen.honest]
-    right = [finding for finding in findings if finding.specimen.honest]
-    hardware = torch.cuda.get_device_name() if device == "cuda" else f"CPU ({platform.machine()})"
-    lines = [
-        f"# Calibration of the gates on {device}",
-        "",
-        f"`{command}` on {hardware}, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}; "
-        f"{sum(finding.seconds for finding in findings):.0f} s of work.",
-        "",
-        f"- Mutants rejected by the gate they name: **{_count(wrong)}**",
-        f"- Mutants that `allclose(atol={ATOL:g}, rtol={RTOL:g})` accepts on {ALLCLOSE_CASES} production "
-        f"cases (cut to what the engine computes): **{_accepted(wrong)} of {len(wrong)}**",
-        f"- Honest kernels accepted by all gates: **{_count(right)}**",
-        "",
-        "| family | mutants, by the gate they name | accepted by allclose | gates covered | honest kernels |",
-        "|---|---|---|---|---|",
-        *(_family_row(family, wrong, right) for family in get_args(Family)),
-        "",
-    ]
-    if wrong:
-        lines += [
-            "The first gate is the first in their order that rejects at a screening (or, where only the full "
-            "level shows the fault, the named gate).",
-            "",
-            "| mutant | what is wrong | allclose | named gate | its verdict | first gate | s |",
-            "|---|---|---|---|---|---|---|",
-            *(_mutant_row(finding) for finding in wrong),
-            "",
-        ]
-    if right:
-        lines += [
-            "| honest kernel | what it is | allclose | all gates | s |",
-            "|---|---|---|---|---|",
-            *(_honest_row(finding) for finding in right),
-            "",
-        ]
-    return "\n".join(lines)
-
-
-def _count(findings: Sequence[Finding]) -> str:
-    return f"{sum(finding.right for finding in findings)} of {len(findings)}"
-
-
-def _accepted(findings: Sequence[Finding]) -> int:
-    return sum(finding.allclose == "accepts" for finding in findings)
-
-
-def _family_row(family: str, wrong: Sequence[Finding], right: Sequence[Finding]) -> str:
-    mutants, controls = ([f for f in found if f.specimen.family == family] for found in (wrong, right))
-    gates = {finding.specimen.gate for finding in mutants}
-    return _row(family, _count(mutants), str(_accepted(mutants)), str(len(gates)), _count(controls))
-
-
-def _mutant_row(finding: Finding) -> str:
-    specimen, named = finding.specimen, finding.named
-    verdict = f"{named.status.value} {named.reason[:100]}".strip() if named else ""
-    first = finding.first.gate if finding.first else "none"
-    cells = (specimen.name, specimen.what, finding.allclose, specimen.gate, verdict, first)
-    return _row(*cells, f"{finding.seconds:.0f}")
-
-
-def _honest_row(finding: Finding) -> str:
-    first = finding.first
-    verdict = f"{first.gate} {first.status.value}: {first.reason[:100]}" if first else "accepted"
-    cells = (finding.specimen.name, finding.specimen.what, finding.allclose, verdict)
-    return _row(*cells, f"{finding.seconds:.0f} ({finding.slowest})")
-
-
-def _row(*cells: str) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
-
-
 _calibrations: list[Calibration] = []  # of this process of the pool: one engine serves all its specimens
 
 
-def _examine(specimen: Specimen, device: Device, level: Level) -> Finding:
+def _examine(specimen: Specimen, device: Device, level: Level, named_only: bool) -> Finding:
     if not _calibrations:
-        _calibrations.append(Calibration(device, level))
+        _calibrations.append(Calibration(device, level, named_only=named_only))
         # A pool's processes end without atexit.
         Finalize(None, _calibrations[0].__exit__, exitpriority=10)
     return _calibrations[0].examine(specimen)
@@ -349,6 +272,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", choices=("mutants", "honest"), help="half of the set")
     parser.add_argument("--match", default="", help="only the specimens whose name contains this")
     parser.add_argument("--level", choices=get_args(Level), default="full", help="of honest kernels' gates")
+    parser.add_argument("--named-only", action="store_true", help="of a mutant's gates only the one it names")
     parser.add_argument("--jobs", type=int, default=1, help="specimens examined at a time")
     parser.add_argument("--output", type=Path, help="write the Markdown page here instead of printing it")
     options = parser.parse_args(arguments)
@@ -358,26 +282,58 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [s for s in chosen if not options.op or s.operator in options.op]
     command = shlex.join(["python", "benchmarks/calibration.py", *(arguments or sys.argv[1:])])
     found: list[Finding] = []
-    with ProcessPoolExecutor(options.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for future in as_completed([pool.submit(_examine, s, options.device, options.level) for s in chosen]):
-            found.append(future.result())
-            _progress(found[-1])
+
+    def keep(finding: Finding) -> None:
+        found.append(finding)
+        _progress(finding)
+        if options.output:  # after each: a run that is cut off keeps what it saw
             findings = sorted(found, key=lambda one: one.specimen.name)
-            page = report(findings, options.device, command)
-            if options.output:  # after each: a run that is cut off keeps what it saw
-                options.output.write_text(page, encoding="utf-8")
+            options.output.write_text(report(findings, options.device, command), encoding="utf-8")
+
+    settings = (options.device, options.level, options.named_only)
+    disturbed = _campaign(chosen, settings, options.jobs, keep)
+    for specimen, error in _campaign(disturbed, settings, 1, keep).items():
+        print(f"??? {specimen.name}: {error}", file=sys.stderr, flush=True)
     if not options.output:
         print(report(found, options.device, command))
-    return 0 if all(finding.right for finding in found) else 1
+    return 0 if len(found) == len(chosen) and all(finding.right for finding in found) else 1
+
+
+def _campaign(
+    specimens: Iterable[Specimen],
+    settings: tuple[Device, Level, bool],
+    jobs: int,
+    keep: Callable[[Finding], None],
+) -> dict[Specimen, str]:
+    """Examine them, so many at a time; those that the machine and not they failed, and how."""
+    failed = dict[Specimen, str]()
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        waiting = {pool.submit(_examine, specimen, *settings): specimen for specimen in specimens}
+        for future in as_completed(waiting):
+            try:
+                finding = future.result()
+            except Exception as error:  # noqa: BLE001 - alone it may be able to
+                failed[waiting[future]] = f"{type(error).__name__}: {error}"[:300]
+                continue
+            said = finding.named or finding.first
+            if said is not None and said.status is Status.ERROR:
+                failed[finding.specimen] = said.reason[:300]
+            else:
+                keep(finding)
+    return failed
 
 
 def _progress(finding: Finding) -> None:
     said = finding.named or finding.first
     verdict = f"{said.gate} {said.status.value} {said.reason}" if said else "accepted by all gates"
+    if not finding.right and said and (seen := said.witness):
+        verdict += f"; {seen.case} {seen.output}{list(seen.index)}: {seen.expected}, not {seen.got}"
+        verdict += f"; {seen.command}"
     first = f"; first {finding.first.gate}" if finding.first else ""
     head = f"{'ok ' if finding.right else 'NOT'} {finding.specimen.name}: allclose {finding.allclose}"
     took = f"{finding.seconds:.0f} s" + (f" ({finding.slowest})" if finding.slowest else "")
-    print(f"{head}; {verdict[:160]}{first}; {took}", file=sys.stderr, flush=True)
+    most = 160 if finding.right else 2000
+    print(f"{head}; {verdict[:most]}{first}; {took}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

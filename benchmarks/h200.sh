@@ -11,6 +11,7 @@
 #   benchmarks/h200.sh third         # liger-kernel, fla-core, flag-gems through the gates (OPS, LEVEL, JOBS, ARGS)
 #   benchmarks/h200.sh fallbacks     # the labelled files of tests/fallbacks, read and run
 #   benchmarks/h200.sh calibrate     # honest kernels and mutants (ARGS: --op rms_norm --only honest …), JOBS at a time
+#   benchmarks/h200.sh profiles      # what ncu and Kineto say of some kernels: fixtures of tests/agent/profiling
 #   benchmarks/h200.sh landscape     # kernels with tunables, recorded for benchmarks/ablation.py (OPS, PER_OP, ARGS)
 #   benchmarks/h200.sh cheats        # tests of dishonest kernels, foreign kernels, gradients
 #   benchmarks/h200.sh gates         # honest kernels and mutants, isolation and GPU tests: tables into $OUT
@@ -58,6 +59,9 @@ case ${1:-optimize} in
     calibrate)
         time python3 -u benchmarks/calibration.py --device cuda --jobs "${JOBS:-6}" ${ARGS:-} \
             --output "$out/calibration.md" 2>&1 | tee "$out/calibration.txt"
+        ;;
+    profiles)
+        time python3 -u benchmarks/profiles.py ${ARGS:-} --output "$out/profiles.json" 2>&1 | tee "$out/profiles.txt"
         ;;
     landscape)
         time python3 -u benchmarks/landscape.py ${OPS:-} --device cuda --seconds "${PER_OP:-45}" ${ARGS:-} \

@@ -12,6 +12,12 @@ from atrex.protocol import SPECIALS, Call, Edit, InputSpec
 from atrex.records import Shape
 
 _MANY = 100
+# Where the next inputs lie, as the fields of `Call` that say so.
+_PLACES: dict[str, dict[str, bool]] = {
+    "at other addresses": {},
+    "at the same addresses": {"same_buffers": True},
+    "in new tensors at the same addresses": {"same_buffers": True, "new_tensors": True},
+}
 
 
 def run(ctx: GateContext) -> None:
@@ -19,14 +25,13 @@ def run(ctx: GateContext) -> None:
     for shape in ctx.representatives():
         a = ctx.spec(shape, source=ctx.rich_source)
         b = ctx.spec(shape, source=ctx.rich_source)
-        for same in (False, True):
+        for where, place in _PLACES.items():
             calls = [
                 Call(inputs=a, fresh_model=True, deliver_inputs=True),
-                Call(inputs=b, same_buffers=same, deliver_inputs=True),
-                Call(inputs=a, same_buffers=same, deliver_inputs=True),
+                Call(inputs=b, deliver_inputs=True).model_copy(update=place),
+                Call(inputs=a, deliver_inputs=True).model_copy(update=place),
             ]
             first, second, third = ctx.calls(calls)
-            where = "at the same addresses" if same else "at other addresses"
             ctx.require_same_bits(a, third.outputs, first.outputs, f"f(a) after f(b) {where}")
             _require_another(ctx, b, first, second)
             alone = ctx.call(b, fresh_model=True)
