@@ -1,7 +1,6 @@
 """Nsight Compute: its command line, what it prints, and the rows that are made of it.
 
-Documented in NVIDIA's "Nsight Compute CLI" and "Profiling Guide". NOT YET RUN ON A GPU: the command line and
-the parser follow the documentation, and the parser's fixtures are written by hand.
+Documented in NVIDIA's "Nsight Compute CLI" and "Profiling Guide"; seen to work with version 2025.3 on an H200.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Watching a candidate on a GPU: what is asked of its worker, and what its answers are worth.
 
 All of it happens in sandboxed workers; here their claims are read, checked and put together.
-NOT YET RUN ON A GPU.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def test_measured_in_the_sandbox(path: Path) -> None:
             measured = lab.measure(candidate(path), [small])[small.id]
         finally:
             lab.close()
-    profile = collect.on_cpu(candidate(path), small, PROBLEM, measured, hardware, None, threads=1)
+    profile = collect.on_cpu(candidate(path), small, PROBLEM, measured.median_us, hardware, None, threads=1)
     assert profile.median_us == measured.median_us
     assert 0 < profile.bytes_per_s < profile.peak_bytes_per_s
     assert bottlenecks(profile, lab.bound(small))
