@@ -29,6 +29,9 @@ class PromotionPolicy(Record):
     """Slowdown of a single case that is forgiven even when it is certain."""
     least_gain: Annotated[float, Field(ge=0)] = 0.0
     """Smallest relative gain worth adopting; the interval must lie above 1 + least_gain."""
+    patience: Annotated[int, Field(ge=0)] = 3
+    """Moves in a row that beat nothing timed before, after which the best of what was timed goes before the
+    gates; 0: every win does, at once."""
 
 
 def geometric_mean(ratios: Sequence[Ratio], weights: Sequence[float] | None = None) -> Ratio:

@@ -282,8 +282,8 @@ class RecordedLab:
         self.full_factor = full_factor
         self.now = 0.0
         self._measurements = 0
-        self._built = set[str]()
-        self._cold = self._first_calls(landscape.source)
+        self._built: dict[str, set[str]] = {}  # cases by the candidate that was compiled for them
+        self._cold = self._first_calls(landscape.source, landscape.cells(landscape.source))
 
     def clock(self) -> float:
         """Seconds that the recorded device would have been busy."""
@@ -293,10 +293,8 @@ class RecordedLab:
         """The recorded verdict on these cases; takes what the gates take, and compiling the first time."""
         whole = self.landscape.screen_seconds * (self.full_factor if level == "full" else 1.0)
         self.now += max(0.0, whole - self._cold)
-        if candidate.id not in self._built:
-            self._built.add(candidate.id)
-            self.now += self._first_calls(candidate.source)
         cells = self.landscape.cells(candidate.source)
+        self._build(candidate, cells)
         bad = next((case.id for case in cases if cells[case.id].status is not Status.PASS), None)
         status, why = (cells[bad].status, f"{bad}: {cells[bad].reason}") if bad else (Status.PASS, "")
         verdict = Verdict(gate=GATE, status=status, tolerance_free=False, reason=why)
@@ -313,7 +311,8 @@ class RecordedLab:
     def compare(
         self, candidate: Candidate, incumbent: Candidate, cases: Sequence[Case]
     ) -> dict[str, Comparison]:
-        """Paired rounds of both, drawn afresh. Raises TimingFault where the recorded timing failed."""
+        """Paired rounds of both, drawn afresh, and what compiling takes. Raises TimingFault."""
+        self._build(candidate, [case.id for case in cases])
         self.now += sum(self.landscape.paces[case.id].seconds for case in cases)
         rng = self._rng()
         ours, theirs = (self.landscape.cells(each.source) for each in (candidate, incumbent))
@@ -329,6 +328,7 @@ class RecordedLab:
 
     def measure(self, candidate: Candidate, cases: Sequence[Case]) -> dict[str, Latency]:
         """Latency of each case, in half the time of a comparison. Raises TimingFault as `compare`."""
+        self._build(candidate, [case.id for case in cases])
         self.now += sum(self.landscape.paces[case.id].seconds for case in cases) / 2
         rng, cells = self._rng(), self.landscape.cells(candidate.source)
         return {case.id: self._latency(self._draw(cells[case.id], case, rng)) for case in cases}
@@ -350,8 +350,16 @@ class RecordedLab:
         self._measurements += 1
         return random.Random(f"{self.seed}/{self._measurements}")
 
-    def _first_calls(self, source: str) -> float:
-        """Seconds to load a table of this kernel and to call it on every case for the first time."""
+    def _build(self, candidate: Candidate, cases: Iterable[str]) -> None:
+        """Take the time of loading and of first calls, where they are that: each file is compiled anew."""
+        known = self._built.get(candidate.id)
+        fresh = [case for case in cases if known is None or case not in known]
+        if fresh:
+            self.now += self._first_calls(candidate.source, fresh, load=known is None)
+            self._built.setdefault(candidate.id, set()).update(fresh)
+
+    def _first_calls(self, source: str, cases: Iterable[str], *, load: bool = True) -> float:
+        """Seconds to load a table of this kernel, and to call it on these cases for the first time."""
         points = self.landscape.points_of(source)
-        calls = sum(each.cells[case].seconds for case, each in points.items())
-        return calls + max(each.load_seconds for each in points.values())
+        calls = sum(points[case].cells[case].seconds for case in cases)
+        return calls + (max(each.load_seconds for each in points.values()) if load else 0.0)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Literal
 
@@ -33,8 +34,8 @@ from agent.events import (
 from agent.journal import Budget, Clock, Journal, Record
 from agent.lab import Knowledge, Lab, Profiler, Proposer, Retrieve, TimingFault
 from agent.profiling.diagnose import lines
+from agent.search_nominees import NominatingTrial, fruitless, nominate
 from agent.state import SearchState
-from agent.trial import Trial
 from atrex.records import Case
 
 
@@ -64,7 +65,7 @@ class Search:
         self.budget, self.progress = budget, progress
         self.journal = Journal(start, recorded, record, clock)
         self.profile = profile
-        self.trial = Trial(lab, self.journal)
+        self.trial = NominatingTrial(lab, self.journal)
         self._retrieved: tuple[str, Knowledge] | None = None
 
     @property
@@ -136,10 +137,27 @@ class Search:
         self._diagnose()
         upcoming = self.journal.upcoming
         if upcoming is None:
-            answer = self.proposer.propose(context.build(self.state, self._knowledge()))
+            answer = self._answer()
         else:  # what was recorded here is either the answer, or what followed from having none
             answer = upcoming if isinstance(upcoming, Proposal | Missed) else None
         return answer and self._emit(answer)
+
+    def _answer(self) -> Proposal | Missed | None:
+        """The best of what was timed where that is due, or nothing else is left; else the proposer's."""
+        nomination = nominate(self.state) if self._due() else None
+        answer = nomination or self.proposer.propose(context.build(self.state, self._knowledge()))
+        return answer if answer or self.state.episode else nominate(self.state)
+
+    def _due(self) -> bool:
+        """Whether nominees go before the gates now: nothing better turns up, or the budget is at its end."""
+        state = self.state
+        then = self.journal.elapsed + self.trial.price
+        if not self.budget.allows(replace(state, step=state.step + 1), then):
+            return True
+        patience = state.run.promotion.patience
+        if state.run.dropout.enabled:
+            patience = min(patience, state.run.dropout.patience)
+        return not state.episode and (self.trial.timed_long or fruitless(state) >= patience)
 
     def _emit(self, answer: Proposal | Missed) -> Proposal | Missed:
         return self.journal.emit(type(answer), lambda: answer)
@@ -169,7 +187,7 @@ class Search:
             return not exhausted
         if exhausted and state.barren >= policy.patience:
             return False  # nothing to propose, from wherever and with whatever hidden
-        if exhausted or state.stall >= policy.patience:
+        if exhausted or fruitless(state) >= policy.patience:
             self._drop()
         return True
 

@@ -33,15 +33,15 @@ from agent.dropout import DropoutPolicy
 from agent.events import Event, Promoted, RunStarted
 from agent.journal import Budget
 from agent.lab import Knowledge
+from agent.promote import PromotionPolicy
 from agent.proposers.random import RandomProposer
 from agent.proposers.search import SearchProposer
 from agent.recorded import Landscape, RecordedLab, load_landscape
 from agent.search import Search
 from atrex.errors import AtrexError, UsageError
 
-FULL_FACTOR = (
-    3.3  # full judgement / screening of the C++ rms_norm: 45.1 s / 13.5 s and 30.6 s / 9.2 s on a CPU
-)
+# A full judgement / a screening of the C++ rms_norm: 45.1 s / 13.5 s and 30.6 s / 9.2 s on a CPU.
+FULL_FACTOR = 3.3
 FRACTIONS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)  # of the budget, where S is looked at
 PATIENCES, SHARES, HORIZONS = (2, 4, 8), (0.15, 0.3, 0.5), (4, 8, 16)
 TUNING_SEEDS = 1000  # from here on: no seed of the report
@@ -57,11 +57,13 @@ class Arm:
     name: str
     proposer: Literal["search", "random"]
     dropout: DropoutPolicy
+    patience: int = PromotionPolicy().patience  # of promotion; 0: every win is judged at once
 
 
 ON = Arm("dropout on", "search", DropoutPolicy())
 OFF = Arm("dropout off", "search", DropoutPolicy(enabled=False))
-RANDOM = Arm("random", "random", DropoutPolicy(enabled=False))
+RANDOM = Arm("random", "random", DropoutPolicy(enabled=False), patience=0)
+LATE = Arm("random, judged late", "random", DropoutPolicy(enabled=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,7 @@ def run(landscape: Landscape, arm: Arm, seed: int, terms: Terms) -> Curve:
             start=landscape.start,
             cases=landscape.cases,
             buckets=landscape.buckets,
+            promotion=PromotionPolicy(patience=arm.patience),
             dropout=arm.dropout,
         ),
         budget=Budget(terms.seconds, reserve=0.0),
@@ -246,6 +249,11 @@ def landscape_table(landscapes: Mapping[str, Landscape]) -> list[str]:
     return lines
 
 
+def section(title: str, *said: str) -> list[str]:
+    """A heading and what is said below it, with the empty lines around them."""
+    return ["", f"## {title}", "", *(line for text in said for line in (text, ""))]
+
+
 def versus(runs: Runs, names: Sequence[str], one: Arm, other: Arm) -> list[str]:
     """S at the end of two arms on each landscape, their difference paired by seed, and the tally."""
     lines = header("landscape", f"S {one.name}", f"S {other.name}", "difference", "", "speed-ups", "steps")
@@ -257,8 +265,7 @@ def versus(runs: Runs, names: Sequence[str], one: Arm, other: Arm) -> list[str]:
         gains = ", ".join(f"{statistics.geometric_mean(c.speedup for c in curves):.3f}" for curves in both)
         steps = ", ".join(f"{statistics.fmean(c.steps for c in curves):.0f}" for curves in both)
         lines.append(row(name, *ends, gaps[-1].text("+"), gaps[-1].verdict, gains, steps))
-    verdicts = [gap.verdict for gap in gaps]
-    count = {verdict: verdicts.count(verdict) for verdict in ("win", "tie", "loss")}
+    count = {verdict: sum(gap.verdict == verdict for gap in gaps) for verdict in ("win", "tie", "loss")}
     higher = sum(gap.value > 0 for gap in gaps)
     overall = mean(gap.value for gap in gaps).text("+")
     lines += [
@@ -307,15 +314,14 @@ def page(landscapes: Mapping[str, Landscape], asked: argparse.Namespace, command
     terms = Terms(asked.seconds, asked.full_factor)
     names, tops = list(landscapes), {name: each.best_efficiency for name, each in landscapes.items()}
     tune, report = halves(names, asked.split)
-    arms, choices = [ON, OFF, RANDOM], settings()
+    arms, choices = [ON, OFF, RANDOM, LATE], settings()
     runs = sweep(landscapes, arms, range(asked.seeds), terms, asked.jobs)
     trial_seeds = range(TUNING_SEEDS, TUNING_SEEDS + asked.tuning_seeds)
     trials = sweep({name: landscapes[name] for name in tune}, choices, trial_seeds, terms, asked.jobs)
     value = {arm: anytime(trials, arm, {name: tops[name] for name in tune}) for arm in choices}
     ranked = sorted(choices, key=lambda arm: -value[arm])
     tuned = ranked[0]
-    others = {name: landscapes[name] for name in report}
-    runs |= sweep(others, [tuned], range(asked.seeds), terms, asked.jobs)
+    runs |= sweep({name: landscapes[name] for name in report}, [tuned], range(asked.seeds), terms, asked.jobs)
     shown = dict.fromkeys([*ranked[:5], ON])
     return [
         "# Optimisation dropout and random search, replayed over recorded landscapes",
@@ -326,32 +332,29 @@ def page(landscapes: Mapping[str, Landscape], asked: argparse.Namespace, command
         "difference over landscapes.",
         "",
         *landscape_table(landscapes),
-        "",
-        "## Search against uniform random search",
-        "",
-        "The default policy, tuned on nothing here.",
-        "",
+        *section("Search against uniform random search", "The default policy, tuned on nothing here."),
         *versus(runs, names, ON, RANDOM),
         "",
         never_worse(runs, names, ON),
-        "",
-        "## Dropout on and off, default policy",
-        "",
+        *section(
+            "Search against uniform draws that are judged as late",
+            "The random search above puts every win before the gates at once. This one only times its draws, "
+            "and judges the best of them as `search` does: what is left is what choosing moves is worth.",
+        ),
+        *versus(runs, names, ON, LATE),
+        *section("Dropout on and off, default policy"),
         *versus(runs, names, ON, OFF),
-        "",
-        "## Dropout tuned on one half, reported on the other",
-        "",
-        f"Split by --split {asked.split}. Tuned on {', '.join(tune)} with {asked.tuning_seeds} seeds of "
-        f"their own, {len(choices)} settings, by the mean share of the best S over all checkpoints:",
-        "",
+        *section(
+            "Dropout tuned on one half, reported on the other",
+            f"Split by --split {asked.split}. Tuned on {', '.join(tune)} with {asked.tuning_seeds} seeds of "
+            f"their own, {len(choices)} settings, by the mean share of the best S over all checkpoints:",
+        ),
         *header("setting", "share of best S"),
         *(row(f"{arm.name} (default)" if arm == ON else arm.name, f"{value[arm]:.4f}") for arm in shown),
         "",
         *versus(runs, report, tuned, OFF),
-        "",
-        "## Share of the best S over time",
-        "",
-        *over_time(runs, tops, arms, [(ON, OFF), (ON, RANDOM)], terms),
+        *section("Share of the best S over time"),
+        *over_time(runs, tops, arms, [(ON, OFF), (ON, RANDOM), (ON, LATE)], terms),
     ]
 
 
@@ -362,9 +365,7 @@ def load(paths: Sequence[Path]) -> dict[str, Landscape]:
         each = load_landscape(path)
         name = f"{each.operator} ({each.provenance.device})"
         if name in found:
-            raise UsageError(
-                f"{path}: there is another landscape of {name} among the files; give one of them"
-            )
+            raise UsageError(f"{path}: another landscape of {name} is among the files; give one of them")
         found[name] = each
     return found
 
@@ -384,7 +385,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path)
     asked = parser.parse_args()
     command = shlex.join(["python", "benchmarks/ablation.py", *sys.argv[1:]])
-    text = "\n".join(page(load(asked.landscapes), asked, command)) + "\n"
+    text = "\n".join([*page(load(asked.landscapes), asked, command), ""])
     print(text, end="")
     if asked.output:
         asked.output.write_text(text, encoding="utf-8")

@@ -1,6 +1,6 @@
 """Nsight Compute: its command line, what it prints, and the rows that are made of it.
 
-Documented in NVIDIA's "Nsight Compute CLI" and "Profiling Guide"; seen to work with version 2025.3 on an H200.
+Documented in NVIDIA's "Nsight Compute CLI" and "Profiling Guide"; seen to work with 2025.3 on an H200.
 """
 
 from __future__ import annotations

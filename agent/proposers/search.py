@@ -4,41 +4,40 @@ It proposes each retrieved reference kernel as it was shipped, then moves throug
 the best one, bucket by bucket. Buckets are independent, so one candidate carries one move in each of
 several buckets; every case is compared on its own, so each move is decided on its own.
 
-Moves are chosen by Thompson sampling over techniques: a technique is drawn by how often it has won and by
-how much, so one that is unknown stays worth trying and one that keeps losing fades.
+Moves are chosen by expected improvement under a Gaussian process over the tunables (`surrogate`): first
+where nothing near has been timed, then around what was fast, in this bucket or in neighbouring ones. A move
+is only timed; when the best of what was timed goes before the gates is the loop's to say (`agent.search`).
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agent import dispatch
-from agent.buckets import compose, configs_in
-from agent.context import BucketDiagnosis, Context, category
-from agent.dispatch import Rule
+from agent.buckets import compose
+from agent.context import Context
 from agent.events import Move, Proposal
 from agent.lab import Config, ReferenceKernel
-from agent.state import OPEN, WON, Belief, Key, config_key
+from agent.proposers.moves import EVEN_CHANCE, Place, known_configs, move_to, open_configs, saved, together
+from agent.proposers.surrogate import Surrogate, Timing, improvement
+from agent.state import OPEN, Key
 from atrex.candidate import Candidate
 
-EXPECTED_LOG_GAIN = 0.05  # of a technique that has not won yet: about 5 %
-EVEN_CHANCE = 0.5  # that a candidate with moves in several buckets passes the gates
-RISK_OF_A_LESSON = 0.75  # that a configuration which was wrong in one bucket is wrong in another
-NOTHING_KNOWN = Belief()
+__all__ = ["EVEN_CHANCE", "SearchProposer", "tried_in"]
+
+TIES = 0.1  # share of a score that chance decides: where all is unknown, other seeds begin elsewhere
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A move that could be made, and how it was drawn."""
+    """A move that could be made, and what it promises."""
 
     move: Move
     score: float
-    """Sampled rate of success * size of a success, as ln(speed-up)."""
-    risk: float
-    """Estimated probability that the gates find it wrong."""
+    """Expected improvement on the best that was timed, as ln(speed-up)."""
 
 
 class SearchProposer:
@@ -59,11 +58,13 @@ class SearchProposer:
         if not context.tunables or not dispatch.tunable(context.base.source):
             return None
         tried = tried_in(context)
-        for suspect in context.suspects:
-            if suspect.kernel == context.base_kernel and suspect.key not in tried:
+        wrong = {lesson.key for lesson in context.lessons}
+        for suspect in context.suspects:  # that it has been timed says nothing about whether it is right
+            if suspect.kernel == context.base_kernel and suspect.key not in wrong:
                 return _moves(context, [suspect.move], "one of several moves in a wrong candidate, alone")
-        options = _draw(context, tried)
-        return _moves(context, _together(options), "bandit over techniques") if options else None
+        options = _best(context, tried)
+        moves = together([o.move for o in options], context.base_kernel, context.lessons, context.beliefs)
+        return _moves(context, moves, "expected improvement") if moves else None
 
 
 def _seed(context: Context, kernel: ReferenceKernel) -> Proposal:
@@ -88,16 +89,9 @@ def _moves(context: Context, moves: list[Move], because: str) -> Proposal:
         base=context.base.id,
         kernel=context.base_kernel,
         moves=tuple(moves),
-        predicted=_saved(context, moves),
+        predicted=saved(context.diagnoses, moves),
         because=because,
     )
-
-
-def _saved(context: Context, moves: list[Move]) -> float:
-    """Predicted speed-up of the whole workload, from the moves' own."""
-    before = {d.bucket.name: d.median_us for d in context.diagnoses}
-    after = before | {move.bucket: before[move.bucket] / move.predicted for move in moves}
-    return sum(before.values()) / sum(after.values()) if sum(after.values()) > 0 else 1.0
 
 
 def tried_in(context: Context) -> set[Key]:
@@ -106,108 +100,60 @@ def tried_in(context: Context) -> set[Key]:
     return attempts | {lesson.key for lesson in context.lessons}
 
 
-def _draw(context: Context, tried: set[Key]) -> list[Option]:
-    """The best-drawn untried move of each bucket, most promising bucket first."""
+def _best(context: Context, tried: set[Key]) -> list[Option]:
+    """The untried move of each bucket that promises most, most promising bucket first."""
     rng = random.Random(f"{context.seed}/{context.step}")
     table = dispatch.read(context.base.source, context.base_kernel)
-    known = _known_configs(context, table)
-    best = []
-    for diagnosis in context.diagnoses:
-        options = [_weigh(context, diagnosis, m, rng) for m in _open(context, diagnosis, table, known, tried)]
-        if options:
-            best.append(max(options, key=lambda option: option.score))
+    known = known_configs(context, table)
+    places = [Place.of(context, diagnosis, table) for diagnosis in context.diagnoses]
+    timings = _timings(context, places)
+    surrogate = Surrogate(context.tunables, timings)
+    found = []
+    for place in places:
+        fastest, gain = _fastest(surrogate, place, timings, context.base.id)
+        configs = open_configs(context, place, [fastest], known, tried, rng)
+        if configs:
+            config, score, predicted = _choose(surrogate, place, configs, context.base.id, gain, rng)
+            found.append(Option(move_to(config, place, known, predicted), score))
+            # the next bucket, which is expected to be alike, then tries something else
+            surrogate.imagine(place.diagnosis.bucket, config, context.base.id)
     rank = {d.bucket.name: d.recoverable_us for d in context.diagnoses}
-    return sorted(best, key=lambda option: -option.score * rank[option.move.bucket])
+    return sorted(found, key=lambda option: -option.score * rank[option.move.bucket])
 
 
-def _together(options: list[Option]) -> list[Move]:
-    """As many moves, from the front, as leave the candidate an even chance of being right."""
-    chosen, chance = [options[0].move], 1 - options[0].risk
-    for option in options[1:]:
-        if chance * (1 - option.risk) >= EVEN_CHANCE:
-            chosen.append(option.move)
-            chance *= 1 - option.risk
-    return chosen
+def _timings(context: Context, places: Sequence[Place]) -> list[Timing]:
+    """All timings of this kernel that the context shows, and that the base is as fast as itself."""
+    buckets = {place.diagnosis.bucket.name: place.diagnosis.bucket for place in places}
+    wrong = {lesson.key for lesson in context.lessons}  # however fast
+    known = [
+        Timing.of(buckets[a.bucket], a.config, a.base, a.realised)
+        for a in context.attempts
+        if a.realised and a.kernel == context.base_kernel and a.bucket in buckets and a.key not in wrong
+    ]
+    return known + [Timing.itself(place.diagnosis.bucket, place.now, context.base.id) for place in places]
 
 
-def _open(
-    context: Context,
-    diagnosis: BucketDiagnosis,
-    table: tuple[Rule, ...],
-    known: list[Config],
-    tried: set[Key],
-) -> Iterable[Move]:
-    """Untried moves in one bucket: one tunable, or a whole configuration known to work elsewhere."""
-    inside = configs_in(table, context.grid, diagnosis.cases)
-    now = inside[0]  # of the case with the most time to recover
-    name = diagnosis.bucket.name
-    taken = tried | ({config_key(context.base_kernel, name, now)} if len(inside) == 1 else set())
-    for tunable, values in context.tunables.items():
-        for value in values:
-            config = {**now, tunable: value}
-            if tunable in now and value != now[tunable]:
-                yield from _admit(context, name, config, now, taken)
-    for config in known:
-        if len(_changes(config, now)) != 1:
-            yield from _admit(context, name, config, now, taken)
+def _fastest(
+    surrogate: Surrogate, place: Place, timings: Sequence[Timing], base: str
+) -> tuple[Config, float]:
+    """Of what was timed in a bucket, what is believed to be the fastest; and its ln(speed-up)."""
+    bucket = place.diagnosis.bucket
+    seen = list({str(t.config): t.config for t in timings if t.bucket == bucket}.values())
+    gains = surrogate.expect(bucket, seen, base).mean.tolist()
+    return seen[gains.index(max(gains))], max(gains)
 
 
-def _admit(context: Context, bucket: str, config: Config, now: Config, taken: set[Key]) -> Iterable[Move]:
-    techniques = _techniques(config, now)
-    new = config_key(context.base_kernel, bucket, config) not in taken
-    if new and not context.hides("technique", techniques[0]):
-        changes = _changes(config, now)
-        change = ", ".join(f"{name} {now.get(name)} -> {config[name]}" for name in changes)
-        change = change or "the same configuration for the whole bucket"
-        yield Move(bucket=bucket, config=config, change=change, techniques=techniques, predicted=1.0)
-
-
-def _known_configs(context: Context, table: tuple[Rule, ...]) -> list[Config]:
-    """Configurations that the kernel's author or an earlier win vouches for, each once."""
-    won = (a.config for a in context.attempts if a.kernel == context.base_kernel and a.finding in WON)
-    found: list[Config] = []
-    for config in (*(rule.config for rule in table), *won):
-        if config and config not in found:
-            found.append(config)
-    return found
-
-
-def _changes(config: Config, now: Config) -> list[str]:
-    return [name for name in config if name not in now or config[name] != now[name]]
-
-
-def _techniques(config: Config, now: Config) -> tuple[str, ...]:
-    """Belief keys of a change: a variant with its companions, one tunable and its value, or a transfer."""
-    changes = _changes(config, now)
-    if "variant" in changes:
-        return (category("variant", config["variant"]),)
-    if len(changes) == 1:
-        return (changes[0], f"{changes[0]}={config[changes[0]]}")
-    return ("transfer",)
-
-
-def _weigh(context: Context, diagnosis: BucketDiagnosis, move: Move, rng: random.Random) -> Option:
-    beliefs = [context.beliefs.get(key, NOTHING_KNOWN) for key in move.techniques]
-    draws = [rng.betavariate(1 + b.gains, 1 + b.tried - b.gains) for b in beliefs]
-    size = _size(beliefs[0])
-    predicted = min(math.exp(_rate(beliefs[0]) * size), diagnosis.headroom)
-    sampled = math.prod(draws) ** (1 / len(draws)) * size
-    return Option(move.model_copy(update={"predicted": predicted}), sampled, _risk(context, move, beliefs))
-
-
-def _rate(belief: Belief) -> float:
-    """Expected rate of success, from a uniform prior."""
-    return (1 + belief.gains) / (2 + belief.tried)
-
-
-def _size(belief: Belief) -> float:
-    """Expected ln(speed-up) of a success."""
-    return (belief.log_gain + EXPECTED_LOG_GAIN) / (belief.gains + 1)
-
-
-def _risk(context: Context, move: Move, beliefs: list[Belief]) -> float:
-    """Estimated probability that the move is wrong: 5 % for a technique never tried."""
-    key = config_key(context.base_kernel, move.bucket, move.config)
-    wrong_elsewhere = any((lesson.key[0], lesson.key[2]) == (key[0], key[2]) for lesson in context.lessons)
-    rates = [(belief.wrong + 0.1) / (belief.tried + 2) for belief in beliefs]
-    return max(RISK_OF_A_LESSON if wrong_elsewhere else 0.0, *rates)
+def _choose(
+    surrogate: Surrogate,
+    place: Place,
+    configs: list[Config],
+    base: str,
+    best: float,
+    rng: random.Random,
+) -> tuple[Config, float, float]:
+    """What is expected to improve most on the best that was timed, by how much; and its speed-up."""
+    expected = surrogate.expect(place.diagnosis.bucket, configs, base)
+    scores = [score * (1 + TIES * rng.random()) for score in improvement(expected, best).tolist()]
+    chosen = scores.index(max(scores))
+    gain = float(improvement(expected, 0.0)[chosen])
+    return configs[chosen], scores[chosen], min(math.exp(gain), place.diagnosis.headroom)

@@ -20,6 +20,7 @@ from agent.dropout import DropoutPolicy
 from agent.events import Event, Promoted, RunStarted
 from agent.journal import Budget
 from agent.lab import Config, Knowledge, Proposer, TimingFault
+from agent.promote import PromotionPolicy
 from agent.proposers.random import RandomProposer
 from agent.proposers.search import SearchProposer
 from agent.recorded import (
@@ -109,6 +110,7 @@ def search(
     proposer: Proposer,
     budget: Budget,
     seed: int = 0,
+    patience: int = 3,
     **policy: Any,
 ) -> tuple[Search, RecordedLab, list[Event]]:
     lab, events = RecordedLab(world, seed, 3.0), list[Event]()
@@ -119,6 +121,7 @@ def search(
         start=world.start,
         cases=world.cases,
         buckets=world.buckets,
+        promotion=PromotionPolicy(patience=patience),
         dropout=DropoutPolicy(**policy),
     )
     known = Knowledge(kernels=(world.reference,))
@@ -252,6 +255,9 @@ def test_requests_take_what_they_took() -> None:
     assert took(lambda: lab.judge(other, level="full", cases=CASES)) == 3 * 20.0 - 7.0
     assert took(lambda: lab.compare(other, world.start, CASES[:2])) == 1.0
     assert took(lambda: lab.measure(other, CASES)) == 0.75
+    fresh = table({"num_warps": 8, "rows": 2})
+    assert took(lambda: lab.compare(fresh, world.start, CASES[:2])) == 1.0 + 1.0 + 2 * 2.0, "compiled for two"
+    assert took(lambda: lab.compare(fresh, world.start, CASES)) == 1.5 + 2.0, "and for the third"
 
 
 @pytest.mark.parametrize("proposer", [SearchProposer, RandomProposer])
@@ -270,7 +276,7 @@ def test_the_budget_is_in_recorded_seconds(proposer: type[Proposer]) -> None:
 
 def test_random_search_tries_every_configuration_once_and_ends() -> None:
     world = landscape(lambda _config, _case: 1.0)
-    made, _, _ = search(world, RandomProposer(), Budget(steps=500), enabled=False)
+    made, _, _ = search(world, RandomProposer(), Budget(steps=500), patience=0, enabled=False)
     state = made.run()
     keys = [attempt.key for attempt in state.attempts if attempt.config]
     assert len(set(keys)) == len(keys) == 2 * 11

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from agent.buckets import Grid
 from agent.events import (
     Compared,
     DropoutEnded,
@@ -18,6 +19,7 @@ from agent.events import (
     load_event,
 )
 from agent.journal import Budget
+from agent.promote import PromotionPolicy
 from agent.state import fold
 from atrex.errors import UsageError
 
@@ -97,9 +99,12 @@ def test_noise_alone_promotes_nothing(synthetic: Any) -> None:
     assert nominated > 0, "some did look better once"
 
 
-def test_a_promotion_is_two_comparisons_whose_intervals_exclude_no_better(synthetic: Any) -> None:
+@pytest.mark.parametrize("patience", [0, 3])
+def test_a_promotion_is_two_comparisons_whose_intervals_exclude_no_better(
+    synthetic: Any, patience: int
+) -> None:
     world = synthetic.World(synthetic.SyntheticLab(synthetic.bowl), (synthetic.TILES,))
-    world.run()
+    world.run(promotion=PromotionPolicy(patience=patience))
     promoted = [event for event in world.events if isinstance(event, Promoted)]
     assert promoted
     assert all(event.gain.better for event in promoted)
@@ -108,18 +113,36 @@ def test_a_promotion_is_two_comparisons_whose_intervals_exclude_no_better(synthe
         before = world.events[: world.events.index(event)]
         assert isinstance(before[-1], Judged)
         assert before[-1].level == "full"
-        assert sum(isinstance(e, Compared) for e in since_proposal(before)) >= 2
+        last = next(e for e in reversed(before) if isinstance(e, Proposal) and e.origin != "merge")
+        for moved in last.moves if event.buckets != ("*",) else ():
+            if moved.bucket in event.buckets:
+                assert len(wins(before, moved)) >= 2, f"{moved.bucket}: {moved.config}"
 
 
-def since_proposal(events: list[Any]) -> list[Any]:
-    last = max(i for i, e in enumerate(events) if isinstance(e, Proposal) and e.origin != "merge")
-    return events[last:]
+def wins(events: list[Any], move: Any) -> list[Compared]:
+    """Comparisons of candidates with this move, in which its cases are faster."""
+    named = {
+        e.candidate.id: e.candidate
+        for e in events
+        if isinstance(e, Proposal) and move in unpredicted(e, move)
+    }
+    grid = Grid(events[0].buckets)
+    cases = [c.id for c in events[0].cases if grid.bucket(c).name == move.bucket]
+    compared = (e for e in events if isinstance(e, Compared) and e.candidate in named)
+    return [e for e in compared if all(c in e.comparisons and e.comparisons[c].ratio.better for c in cases)]
+
+
+def unpredicted(proposal: Proposal, like: Any) -> list[Any]:
+    """Its moves, with the prediction of another."""
+    return [move.model_copy(update={"predicted": like.predicted}) for move in proposal.moves]
 
 
 def test_no_configuration_is_tried_twice_without_dropout(synthetic: Any) -> None:
     world = synthetic.World(synthetic.SyntheticLab(synthetic.bowl), (synthetic.TILES,))
     state = world.run(enabled=False)
-    keys = [attempt.key for attempt in state.attempts]
+    nominated = {e.candidate.id for e in world.events if isinstance(e, Proposal) and "timed" in e.because}
+    tried = [e for e in world.events if isinstance(e, Settled) and e.candidate not in nominated]
+    keys = [(move.bucket, str(move.config)) for e in tried for move in state.proposals[e.candidate].moves]
     assert len(set(keys)) == len(keys)
     assert world.events[-1].reason == "exhausted"  # type: ignore[attr-defined]
 
@@ -134,24 +157,39 @@ def test_predicted_and_realised_gain_are_remembered(synthetic: Any) -> None:
     assert all(a.realised.better for a in won)
 
 
-def test_dropout_escapes_a_local_optimum_that_holds_the_search_without_it(synthetic: Any) -> None:
-    """Same seeds, same budget. Without dropout no single move leads on from `row`'s best (factor 1.3); with
-    it, 20 of 20 seeds reached the global optimum (1.0) in all buckets when this was written."""
+def test_a_local_optimum_of_single_moves_does_not_hold_the_tuner(synthetic: Any) -> None:
+    """No single move leads on from `row`'s best (1.3) to `tile`'s (1.0); timing widely does."""
+    for seed in range(3):
+        world = synthetic.World(synthetic.SyntheticLab(synthetic.trap, seed=seed), (synthetic.TRAPPED,))
+        assert world.factor(world.run(seed=seed, enabled=False)) < 1.01
+
+
+def unlucky(synthetic: Any, seed: int = 0) -> Any:
+    """A world in which the best configuration looks slow the first time that it is timed in a case."""
+
+    def shy(config: Any, _case: Any) -> bool:
+        return (config["variant"], config["num_warps"], config["rows"]) == ("tile", 1, 8)
+
+    lab = synthetic.SyntheticLab(synthetic.trap, seed=seed, shy=shy)
+    return synthetic.World(lab, (synthetic.TRAPPED,))
+
+
+def test_dropout_gets_over_a_misjudgement_that_holds_the_search_without_it(synthetic: Any) -> None:
+    """Same seeds, same budget. What is remembered as slow is never timed again (next best: 1.25), until it is
+    forgotten; 5 of 5 seeds reached 1.0 in all buckets when this was written."""
 
     def final(seed: int, enabled: bool) -> float:
-        lab = synthetic.SyntheticLab(synthetic.trap, seed=seed)
-        world = synthetic.World(lab, (synthetic.TRAPPED,))
-        return float(world.factor(world.run(seed=seed, enabled=enabled, budget=Budget(steps=120))))
+        world = unlucky(synthetic, seed)
+        return float(world.factor(world.run(seed=seed, enabled=enabled, budget=Budget(steps=160))))
 
-    seeds = range(8)
-    assert min(final(seed, False) for seed in seeds) > 1.29, "the trap holds"
-    escaped = [seed for seed in seeds if final(seed, True) < 1.01]
-    assert len(escaped) >= 7, f"only seeds {escaped} escaped"
+    seeds = range(3)
+    assert min(final(seed, False) for seed in seeds) > 1.24, "the misjudgement holds"
+    assert max(final(seed, True) for seed in seeds) < 1.01
 
 
 def test_an_episode_that_found_a_new_best_leaves_notes_and_resets_the_share(synthetic: Any) -> None:
-    world = synthetic.World(synthetic.SyntheticLab(synthetic.trap), (synthetic.TRAPPED,))
-    world.run(budget=Budget(steps=120))
+    world = unlucky(synthetic)
+    world.run(budget=Budget(steps=160))
     shares = {True: set[float](), False: set[float]()}
     for i, event in enumerate(world.events):
         if isinstance(event, DropoutEnded):
