@@ -115,20 +115,32 @@ def draw_values(problem: Problem, spec: InputSpec, device: torch.device) -> dict
     values = problem.source(spec.source)(Draw(shape, generator, device))
     if spec.tile_rows is not None and rows is not None:
         for name in problem.row_inputs():
-            values[name] = repeat_rows(values[name], spec.dims[rows])
+            turned = spec.turned and _turns(problem, name)
+            values[name] = repeat_rows(values[name], spec.dims[rows], turned=turned)
     for edit in spec.edits:
         values[edit.input] = apply_edit(values[edit.input], edit)
     return values
 
 
-def repeat_rows(block: Tensor, rows: int) -> Tensor:
-    """Repeat a block of rows until there are `rows` of them."""
+def _turns(problem: Problem, name: str) -> bool:
+    """Whether rows of an input may be rotated: values of one kind, drawn alike."""
+    tensor = problem.spec.inputs[name]
+    return tensor.role == "data" and len(tensor.shape) > 1 and not tensor.optional
+
+
+def repeat_rows(block: Tensor, rows: int, *, turned: bool = False) -> Tensor:
+    """Repeat a block of rows until there are `rows` of them; `turned`: rotate each repetition by one more."""
     if not block.shape[0]:
         return block
     out = torch.empty((rows, *block.shape[1:]), dtype=block.dtype, device=block.device)
     for start in range(0, rows, block.shape[0]):
         count = min(block.shape[0], rows - start)
-        out[start : start + count] = block[:count]
+        if turned and start:
+            turn = start // block.shape[0] % block.shape[-1]
+            out[start : start + count, ..., turn:] = block[:count, ..., : block.shape[-1] - turn]
+            out[start : start + count, ..., :turn] = block[:count, ..., block.shape[-1] - turn :]
+        else:
+            out[start : start + count] = block[:count]
     return out
 
 
@@ -152,9 +164,16 @@ def window_spec(problem: Problem, tiled: InputSpec, start: int, count: int) -> I
     rows = tiled.dims[problem.rows]
     block = min(tiled.tile_rows or rows, rows)
     at = tuple(row % block for row in range(start, start + count))
-    takes = tuple(Edit(kind="take_rows", input=name, at=at) for name in problem.row_inputs())
+    turns = tuple(row // block for row in range(start, start + count))
+    takes = tuple(
+        Edit(
+            kind="take_rows", input=name, at=at, turns=turns if tiled.turned and _turns(problem, name) else ()
+        )
+        for name in problem.row_inputs()
+    )
     shape = problem.resize(tiled.shape, **{problem.rows: block})
-    return tiled.model_copy(update={"shape": shape, "edits": (*tiled.edits, *takes), "tile_rows": None})
+    changed = {"shape": shape, "edits": (*tiled.edits, *takes), "tile_rows": None, "turned": False}
+    return tiled.model_copy(update=changed)
 
 
 def negations(
@@ -221,9 +240,18 @@ def apply_edit(tensor: Tensor, edit: Edit) -> Tensor:
         return raw[:1].expand(raw.shape).contiguous().view(tensor.dtype) if tensor.shape[0] else tensor
     rows = torch.tensor(edit.at, dtype=torch.int64, device=tensor.device)
     if edit.kind == "take_rows":
-        return raw[rows].view(tensor.dtype)
+        return _rotated(raw[rows], edit.turns).view(tensor.dtype)
     negated = -raw[rows].view(tensor.dtype).to(torch.float32)
     return raw.index_copy(0, rows, bits(negated.to(tensor.dtype))).view(tensor.dtype)
+
+
+def _rotated(rows: Tensor, turns: tuple[int, ...]) -> Tensor:
+    """Each row rotated along its last axis by its own turn."""
+    if not turns or not rows.numel():
+        return rows
+    place = torch.arange(rows.shape[-1], device=rows.device)
+    by = torch.tensor(turns, device=rows.device).view(-1, *[1] * (rows.ndim - 1))
+    return rows.gather(-1, ((place - by) % rows.shape[-1]).expand(rows.shape))
 
 
 def permutation(rows: int, seed: int) -> Tensor:

@@ -295,10 +295,17 @@ class Session:
         return self._request(request, self.engine.timeouts.load)
 
     def round(
-        self, passes: int, *, flush: bool = True, spoil: bool = False, edits: Sequence[protocol.Edit] = ()
+        self,
+        passes: int,
+        *,
+        flush: bool = True,
+        restore: bool = False,
+        spoil: bool = False,
+        edits: Sequence[protocol.Edit] = (),
     ) -> protocol.Reply:
-        """Time some passes over the prepared case."""
-        request = protocol.Round(passes=passes, flush=flush, spoil=spoil, edits=tuple(edits))
+        """Change what is asked for, then time some passes over the prepared case."""
+        change = {"restore": restore, "spoil": spoil, "edits": tuple(edits)}
+        request = protocol.Round(passes=passes, flush=flush).model_copy(update=change)
         return self._request(request, self.engine.timeouts.round)
 
     def keep(self, index: int, nbytes: int) -> Outcome:

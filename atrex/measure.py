@@ -6,7 +6,6 @@ judge's own clock saw, and only if outputs of randomly chosen timed calls are ri
 
 from __future__ import annotations
 
-import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from atrex import protocol
-from atrex.gates.comparators import IllConditionedError
-from atrex.gates.outputs import judge_outputs
-from atrex.inputs import build_inputs, negations, tile_rows_for, touches, window_spec
+from atrex.inputs import tile_rows_for
 from atrex.judge import CandidateFault, Engine, Session, new_seed
+from atrex.kept import Kept
 from atrex.problem import Problem
 from atrex.protocol import InputSpec
 from atrex.records import Case, Device, FaultKind, Latency, Ratio
@@ -30,7 +28,6 @@ _CLAIM_SHARE = 0.7  # a claim below this share of what the judge's clock saw is 
 _WAKE_UP_US = 8000.0  # two scheduler ticks of 4 ms: a core may be slow to come back to the judge
 _BELIEVED_ROUNDS = 2 / 3  # a busy machine delays some answers; a liar's median needs half of them
 _CLOCK_SLACK_US = 2000.0  # what a request costs the judge's clock besides the calls
-_CHECKED_ROWS = 64
 _MOST_PASSES = 1024
 
 
@@ -133,36 +130,32 @@ def measure_case(
             with blaming(contestants[index].session):
                 _round(contestants[index], passes[index], len(seeds))
         order.reverse()  # so that neither always runs after the other
-    for contestant in contestants:
+    for contestant, count in zip(contestants, passes, strict=True):
         with blaming(contestant.session):
-            _believe(contestant, rules, problem, spec, seeds, floor_us)
+            _believe(contestant, rules, Kept(contestant.session, problem, spec, seeds, count), floor_us)
     extra = telemetry()
     return [Timing(_latency(contestant, extra), tuple(contestant.rounds)) for contestant in contestants]
 
 
-def _believe(
-    contestant: Contestant,
-    rules: Protocol,
-    problem: Problem,
-    spec: InputSpec,
-    seeds: tuple[int, ...],
-    floor_us: float,
-) -> None:
+def _believe(contestant: Contestant, rules: Protocol, kept: Kept, floor_us: float) -> None:
     """Hold what a contestant claims against clock, results and physics. Raises CandidateFault."""
     claimed = min(contestant.rounds)  # ratios are made of rounds, so none of them may lie
     if rules.hold:
-        _hold(contestant, rules, claimed, len(seeds))
-        _check_kept(contestant.session, problem, spec, seeds)
+        _hold(contestant, rules, claimed, kept.passes, len(kept.seeds))
+        kept.check()
     if contestant.method != "wall" and claimed < floor_us:
         raise CandidateFault(FaultKind.EXITED, f"claims less than the physical floor of {floor_us:.2f} us")
 
 
-def _hold(contestant: Contestant, rules: Protocol, claimed: float, sets: int) -> None:
+def _hold(contestant: Contestant, rules: Protocol, claimed: float, passes: int, sets: int) -> None:
     """Hold a claim of time against the judge's clock. Raises CandidateFault."""
     if contestant.method == "wall":
         believed = sum(contestant.believed) / len(contestant.believed)
         if believed <= _BELIEVED_ROUNDS:
             text = f"in {1 - believed:.0%} of the rounds claims less than what the judge's clock saw"
+            raise CandidateFault(FaultKind.EXITED, text)
+        if (told := _told_share(contestant.session, rules, passes, sets)) < _CLAIM_SHARE:
+            text = f"claims {told:.0%} of the time that longer rounds take on the judge's clock"
             raise CandidateFault(FaultKind.EXITED, text)
     elif claimed < _CLAIM_SHARE * (seen := _warm_call_us(contestant, rules, sets)):
         text = f"claims {claimed:.2f} us a call where the judge's clock saw {seen:.2f} us"
@@ -184,7 +177,7 @@ def _recipe(
     tile = None
     if rules.tiled and problem.rows is not None:
         tile = tile_rows_for(shape.dims[problem.rows], problem.width(shape))
-    spec = InputSpec(shape=shape, seed=0, tile_rows=tile)
+    spec = InputSpec(shape=shape, seed=0, tile_rows=tile, turned=tile is not None)
     return spec, tuple(new_seed() for _ in range(sets))
 
 
@@ -227,6 +220,28 @@ def _round(contestant: Contestant, passes: int, sets: int) -> None:
     contestant.rounds.append(statistics.median(samples))
 
 
+def _told_share(session: Session, rules: Protocol, passes: int, sets: int) -> float:
+    """Share of the judge's time that a worker claims, of what three times as many passes take more.
+
+    What a request costs, and a core that is slow to wake up, are in both and cancel. A round that is long by
+    itself says no more than it did.
+    """
+
+    def least(count: int) -> tuple[float, float]:
+        rounds = list[tuple[float, float]]()
+        for _ in range(3):
+            started = time.perf_counter()
+            samples = session.round(count).samples_us
+            rounds.append(((time.perf_counter() - started) * 1e6, sum(samples) * sets))
+        return min(rounds)
+
+    seen, told = least(passes)
+    if seen > 3 * rules.round_us:
+        return 1.0
+    longer, more = least(3 * passes)
+    return (more - told) / (longer - seen) if longer > seen else 1.0
+
+
 def _warm_call_us(contestant: Contestant, rules: Protocol, sets: int) -> float:
     """A call on the judge's clock: the slope between two batches, in which a request's own cost cancels.
 
@@ -244,52 +259,6 @@ def _timed_pass(session: Session, passes: int, *, flush: bool = False) -> float:
     started = time.perf_counter()
     session.round(passes, flush=flush)
     return (time.perf_counter() - started) * 1e6
-
-
-def _check_kept(session: Session, problem: Problem, spec: InputSpec, seeds: tuple[int, ...]) -> None:
-    """The output of one randomly chosen timed call against the judge's own.
-
-    Some rows of every set are negated in place first: a kernel that began to remember results while it was
-    timed, even one that looks at a part of its inputs before it trusts its memory, gives the old ones.
-    """
-    dice = random.SystemRandom()
-    start, count = 0, spec.dims[problem.rows] if problem.rows else 1
-    if spec.tile_rows is not None:
-        rows, count = count, min(count, _CHECKED_ROWS)
-        start = dice.randrange(rows - count + 1)
-    edits = negations(problem, spec.shape, dice, row=start + dice.randrange(max(1, count)))
-    if spec.tile_rows is None:
-        edits += touches(problem, spec.shape, dice)
-    session.round(1, spoil=True, edits=edits)
-    index = dice.randrange(len(seeds))
-    ours = spec.model_copy(update={"seed": seeds[index]})
-    if spec.tile_rows is not None:
-        ours = window_spec(problem, ours, start, count)
-        moved = problem.row_inputs()
-        edits = tuple(
-            e.model_copy(update={"at": (e.at[0] - start,)}) if e.input in moved else e for e in edits
-        )
-    ours = ours.model_copy(update={"edits": (*ours.edits, *edits)})
-    nbytes = sum(problem.nbytes(out, spec.shape) + 64 for out in problem.spec.outputs.values())
-    outputs = session.keep(index, nbytes).outputs
-    if set(outputs) != set(problem.spec.outputs):
-        raise CandidateFault(FaultKind.WRONG, "a timed call left none of the declared form")
-    for name, declared in problem.spec.outputs.items():
-        form, got = problem.tensor_shape(declared, spec.shape), outputs[name]
-        right = got.shape == form or (declared.bounded and got.shape[1:] == form[1:])
-        if not right or got.dtype != problem.tensor_dtype(declared, spec.shape):
-            raise CandidateFault(FaultKind.WRONG, "a timed call left one of another form")
-    inputs, _ = build_inputs(problem, ours, session.engine.torch_device)
-    if spec.tile_rows is not None:
-        sliced = problem.row_outputs()
-        outputs = {n: got[start : start + count] if n in sliced else got for n, got in outputs.items()}
-    try:
-        found, _ = judge_outputs(problem, ours.shape, inputs, outputs)
-    except IllConditionedError:
-        return  # the accuracy gate has said so already; a timed call cannot be judged either
-    if found:
-        name, mismatch = found
-        raise CandidateFault(FaultKind.WRONG, f"a timed call gave {name} {mismatch.what}")
 
 
 def _latency(contestant: Contestant, telemetry: dict[str, Any]) -> Latency:

@@ -22,6 +22,7 @@ class Edit(Record):
     exponent: int = 0  # scale: times 2^exponent
     at: tuple[int, ...] = ()  # place: flat indices; take_rows, negate_rows: the rows
     values: tuple[SpecialName, ...] = ()  # place: one value for each index
+    turns: tuple[int, ...] = ()  # take_rows: by how much each row is rotated along its last axis
     seed: int = 0  # permute_rows
 
 
@@ -35,6 +36,7 @@ class InputSpec(Record):
     layouts: dict[str, LayoutKind] = {}
     guard: Fill | None = None  # content of the guard bands around each input
     tile_rows: int | None = None  # draw this many rows and repeat them: very large inputs at little cost
+    turned: bool = False  # with tile_rows: rotate each repetition by one more, so that no two rows are equal
 
     @property
     def dims(self) -> dict[str, int]:
@@ -79,6 +81,7 @@ class Call(Record):
     fresh_model: bool = False
     poison: Fill | None = None  # fill free memory and fresh allocations first
     guard_outputs: bool = False
+    closed_pages: bool = False  # CPU: inputs lie between pages that nobody may touch
     check_addresses: bool = False  # Triton interpreter: check every address
     disturb: int | None = None  # seed: perturb the allocator, and run load beside the call
     side_stream: bool = False  # CUDA: call on another stream, and read without device synchronisation
@@ -131,8 +134,9 @@ class Round(Record):
     """Time `passes` passes over all the prepared sets; one sample a pass."""
 
     kind: Literal["round"] = "round"
-    passes: int
+    passes: int  # none: only change what is asked for
     flush: bool = True  # evict the last-level cache before each pass
+    restore: bool = False  # put the state that calls update in place back first
     spoil: bool = False  # overwrite the outputs first: what is checked later was written by a timed call
     edits: tuple[Edit, ...] = ()  # change every set's inputs first, in place: nothing remembered is right
 

@@ -66,7 +66,7 @@ class PreparedCase:
 
     def round(self, request: protocol.Round) -> protocol.Reply:
         """Time some passes; one sample (µs per call) a pass."""
-        if request.spoil:
+        if request.restore:
             for inputs, states in zip(self.sets, self.states, strict=True):
                 for name, state in states.items():
                     inputs[name].copy_(state)

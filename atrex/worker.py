@@ -30,6 +30,7 @@ from atrex.foreign import entry
 from atrex.gradient import offered, upstream
 from atrex.inputs import Guarded, build_inputs
 from atrex.overlap import overlaps
+from atrex.pages import between_closed_pages
 from atrex.perturb import Disturbance, FreshAllocations, keep_freed_memory, poison_free_memory
 from atrex.problem import Problem, load_problem
 from atrex.records import FaultKind
@@ -256,6 +257,8 @@ class Worker:
             if call.new_tensors:
                 return {name: tensor.data for name, tensor in self.inputs.items()}, []
             return self.inputs, []
+        if call.closed_pages:
+            inputs = {name: between_closed_pages(tensor) for name, tensor in inputs.items()}
         self.inputs = inputs
         return inputs, guards
 

@@ -68,15 +68,8 @@ NEVER_RIGHT = {
 
 # Tricks that get past what they name on a CPU, and what would show them. Each is a debt, not a wish.
 ESCAPES: dict[str, str] = {
-    # What is observed in the candidate's own process, or in one thread of it, can be hidden from.
-    "l2_norm/reads_on_unless_sanitized": "the sanitizer shows itself; closed pages behind tensors would not",
     # Timed passes repeat the same inputs, and the pass that is looked at says so.
     "linear_sigmoid_mul/memoised_by_content": "every pass has the same inputs; each would need its own",
-    "linear_sigmoid_mul/equal_rows_multiplied_once": "large inputs repeat a block of rows on a CPU",
-    "silu_and_mul/honest_when_spoiled": "only the pass that is checked asks for spoiled outputs",
-    "l2_norm/computed_when_kept": "the judge's clock does not run while an output is fetched",
-    "l2_norm/lazy_subclass_disguised": "the judge's clock does not run while an output is fetched",
-    "rms_norm/clock_runs_a_little_slowly": "a round of 30 ms may lose 8 ms and 30 %; longer ones bound it",
 }
 
 # One for each kind, quick enough to be looked at in every run of the suite.

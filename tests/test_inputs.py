@@ -295,8 +295,9 @@ class TestEdits:
 class TestTiles:
     @pytest.mark.parametrize("source", SOURCES)
     @pytest.mark.parametrize("start", [0, 60, 61, 500, 1934])
-    def test_a_window_holds_the_rows_of_the_whole(self, source: str, start: int) -> None:
-        tiled = spec(2000, 24, source=source, tile_rows=61)
+    @pytest.mark.parametrize("turned", [False, True])
+    def test_a_window_holds_the_rows_of_the_whole(self, source: str, start: int, turned: bool) -> None:
+        tiled = spec(2000, 24, source=source, tile_rows=61, turned=turned)
         whole = draw_values(PROBLEM, tiled, CPU)
         part = draw_values(PROBLEM, window_spec(PROBLEM, tiled, start, 66), CPU)
         assert same(part["x"], whole["x"][start : start + 66])
@@ -317,6 +318,11 @@ class TestTiles:
         x = draw_values(PROBLEM, spec(200, 16, tile_rows=61), CPU)["x"]
         assert same(x[:61], x[61:122])
         assert len({bits(row).numpy().tobytes() for row in x}) == 61
+
+    def test_turned_repetitions_are_equal_in_no_row(self) -> None:
+        x = draw_values(PROBLEM, spec(200, 16, tile_rows=61, turned=True), CPU)["x"]
+        assert len({bits(row).numpy().tobytes() for row in x}) == 200
+        assert same(x[61:122], x[:61].roll(1, -1))
 
     @pytest.mark.parametrize(("rows", "width"), [(1, 1 << 24), (10**7, 128), (505888, 128), (1 << 19, 4096)])
     def test_large_inputs_get_a_block_that_fits_no_tile_size(self, rows: int, width: int) -> None:

@@ -59,9 +59,15 @@ class Honest:
         return self.reply(method="wall", host_us=5.0)
 
     def round(
-        self, passes: int, *, flush: bool = True, spoil: bool = False, edits: Sequence[protocol.Edit] = ()
+        self,
+        passes: int,
+        *,
+        flush: bool = True,
+        restore: bool = False,
+        spoil: bool = False,
+        edits: Sequence[protocol.Edit] = (),
     ) -> protocol.Reply:
-        self.log.append("spoiled" if spoil else "timed")
+        self.log.append("spoiled" if spoil else "timed" if passes else "edited")
         for edit in edits:
             for inputs in self.sets:
                 inputs[edit.input].copy_(apply_edit(inputs[edit.input], edit))

@@ -28,6 +28,9 @@ def run(ctx: GateContext) -> None:
                 raise Rejection(f"wrote outside of {names}", ctx.witness(guarded))
             what = f"guard bands of {fill} around every tensor"
             ctx.require_same_bits(guarded, outcome.outputs, plain, what)
+        if ctx.plan.engine == "native":
+            closed = ctx.call(spec, closed_pages=True)  # a wrong access ends the worker
+            ctx.require_same_bits(spec, closed.outputs, plain, "closed pages around every input")
     ctx.metrics["checked"] = "every address" if interpreted else "guard bands"
     if ctx.plan.instrumented and not interpreted:
         _instrumented(ctx)
