@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 # a machine without a GPU would download several GB of CUDA libraries.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[triton,knowledge,models,dev]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[triton,knowledge,models,traces,dev]"
 	@touch $@
 
 .PHONY: optimize test test-slow test-llm test-gpu lint format clean

@@ -23,6 +23,7 @@ from atrex.commands.options import (
     Seed,
     Workload,
 )
+from atrex.commands.trace_app import trace_app
 from atrex.errors import AtrexError
 
 app = typer.Typer(
@@ -34,6 +35,7 @@ app = typer.Typer(
 )
 knowledge_app = typer.Typer(no_args_is_help=True, help="Search, extend and evaluate the knowledge base.")
 app.add_typer(knowledge_app, name="knowledge")
+app.add_typer(trace_app, name="trace")
 for command in (optimize, bench, audit):
     app.command()(command)
 

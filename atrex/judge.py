@@ -10,7 +10,6 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -294,18 +293,8 @@ class Session:
         """Set one case up for timing."""
         return self._request(request, self.engine.timeouts.load)
 
-    def round(
-        self,
-        passes: int,
-        *,
-        flush: bool = True,
-        restore: bool = False,
-        spoil: bool = False,
-        edits: Sequence[protocol.Edit] = (),
-    ) -> protocol.Reply:
+    def round(self, request: protocol.Round) -> protocol.Reply:
         """Change what is asked for, then time some passes over the prepared case."""
-        change = {"restore": restore, "spoil": spoil, "edits": tuple(edits)}
-        request = protocol.Round(passes=passes, flush=flush).model_copy(update=change)
         return self._request(request, self.engine.timeouts.round)
 
     def keep(self, index: int, nbytes: int) -> Outcome:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -20,7 +21,7 @@ from atrex.gates.outputs import judge_outputs
 from atrex.inputs import build_inputs, negations, touches, window_spec
 from atrex.judge import CandidateFault, Session
 from atrex.problem import Problem
-from atrex.protocol import Edit, InputSpec
+from atrex.protocol import Edit, InputSpec, Round
 from atrex.records import FaultKind
 
 _ROWS = 64  # of a large output
@@ -44,13 +45,16 @@ class Kept:
         done: tuple[Edit, ...] = ()
         for spoil in (True, False):
             before, after = self._changes(start, count), self._changes(start, count)
-            self.session.round(0, restore=True, spoil=spoil, edits=before)
+            self._round(passes=0, restore=True, spoil=spoil, edits=before)
             done = (*(edit for edit in done if edit.input not in updated), *before)
-            self.session.round(1 if updated else self.passes)  # more would update a state more than once
+            self._round(passes=1 if updated else self.passes)  # more would update a state more than once
             after = tuple(edit for edit in after if edit.input not in updated)
-            self.session.round(0, edits=after)
+            self._round(passes=0, edits=after)
             self._judge(done, start, count)
             done += after
+
+    def _round(self, **wanted: Any) -> None:
+        self.session.round(Round(**wanted))
 
     def _rows(self) -> tuple[int, int]:
         """The rows that are looked at: first, and how many."""

@@ -203,7 +203,7 @@ def _unfinished(contestants: Sequence[Contestant], rules: Protocol, deadline: fl
 
 def _round(contestant: Contestant, passes: int, sets: int) -> None:
     started = time.perf_counter()
-    reply = contestant.session.round(passes)
+    reply = contestant.session.round(protocol.Round(passes=passes))
     seen_us = (time.perf_counter() - started) * 1e6
     samples = [sample for sample in reply.samples_us if sample > 0]
     if not samples:
@@ -231,7 +231,7 @@ def _told_share(session: Session, rules: Protocol, passes: int, sets: int) -> fl
         rounds = list[tuple[float, float]]()
         for _ in range(3):
             started = time.perf_counter()
-            samples = session.round(count).samples_us
+            samples = session.round(protocol.Round(passes=count)).samples_us
             rounds.append(((time.perf_counter() - started) * 1e6, sum(samples) * sets))
         return min(rounds)
 
@@ -257,7 +257,7 @@ def _warm_call_us(contestant: Contestant, rules: Protocol, sets: int) -> float:
 def _timed_pass(session: Session, passes: int, *, flush: bool = False) -> float:
     """Microseconds on the judge's clock."""
     started = time.perf_counter()
-    session.round(passes, flush=flush)
+    session.round(protocol.Round(passes=passes, flush=flush))
     return (time.perf_counter() - started) * 1e6
 
 

@@ -154,6 +154,9 @@ class Trim(Record):
     kind: Literal["trim"] = "trim"
 
 
+Request = Load | Run | Fetch | Trace | Profile | Prepare | Round | Trim | Keep
+
+
 class Fault(Record):
     """Why the candidate did not return."""
 

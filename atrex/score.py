@@ -1,8 +1,9 @@
 """Scores of one candidate (or one agent) over a workload: pure functions of cases and results.
 
-Per case S = sol / median, and 0 unless the candidate was accepted and measured. S(op) is the plain mean over
-*all* cases of the operator: a missing or failed case counts 0. S_agg = Σ w·S(op) / Σ w over operators.
-A is the same against the attainable bound. The weight of an operator is the sum of its cases' weights.
+Per case S = sol / median, and 0 unless the candidate was accepted and measured. S(op) is the mean over
+*all* cases of the operator by their weights, which is the plain mean where they weigh the same, as those of
+Atrex-Bench do: a missing or failed case counts 0. S_agg = Σ w·S(op) / Σ w over operators. A is the same
+against the attainable bound. The weight of an operator is the sum of its cases' weights.
 """
 
 from __future__ import annotations
@@ -144,15 +145,16 @@ def of_candidate(results: Iterable[Result], candidate: str) -> list[Result]:
 
 
 def score(scores: Sequence[CaseScore]) -> Score:
-    """S and A as plain means over all the given cases, with those that count 0 named."""
+    """S and A as means by weight over all the given cases, with those that count 0 named."""
     named = {
         standing: tuple(one.case.id for one in scores if one.standing == standing)
         for standing in get_args(Standing)
     }
+    weights = [one.case.weight for one in scores]
     known = [one.A for one in scores if one.A is not None]
     return Score(
-        S=_mean([one.S for one in scores]),
-        A=_mean(known) if len(known) == len(scores) else None,
+        S=_mean([one.S for one in scores], weights),
+        A=_mean(known, weights) if len(known) == len(scores) else None,
         weight=math.fsum(one.case.weight for one in scores),
         cases=len(scores),
         missing=named["missing"],
@@ -271,7 +273,10 @@ def _weighted(pairs: Sequence[tuple[float, float]]) -> float:
     return math.fsum(weight * value for weight, value in pairs) / total if total else 0.0
 
 
-def _mean(values: Sequence[float]) -> float:
+def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    """By weight; the plain mean, to the last bit, where all weigh the same (or nothing)."""
+    if len(set(weights)) > 1:
+        return _weighted(list(zip(weights, values, strict=True)))
     return math.fsum(values) / len(values) if values else 0.0
 
 

@@ -38,17 +38,7 @@ from atrex.timing import PreparedCase
 from atrex.tracing import trace
 from atrex.withhold import withheld
 
-_REQUEST: TypeAdapter[Any] = TypeAdapter(
-    protocol.Load
-    | protocol.Run
-    | protocol.Fetch
-    | protocol.Trace
-    | protocol.Profile
-    | protocol.Prepare
-    | protocol.Round
-    | protocol.Trim
-    | protocol.Keep
-)
+_REQUEST: TypeAdapter[Any] = TypeAdapter(protocol.Request)
 # What the sandbox's walls answer: permissions, read-only mounts, a network without interfaces.
 _WALLS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENETUNREACH, errno.EAFNOSUPPORT}
 _REFUSALS = (NotImplementedError, TypeError, ValueError)

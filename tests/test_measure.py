@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -58,21 +57,13 @@ class Honest:
         self.outputs: list[Tensor] = [torch.empty(0)] * len(self.sets)
         return self.reply(method="wall", host_us=5.0)
 
-    def round(
-        self,
-        passes: int,
-        *,
-        flush: bool = True,
-        restore: bool = False,
-        spoil: bool = False,
-        edits: Sequence[protocol.Edit] = (),
-    ) -> protocol.Reply:
-        self.log.append("spoiled" if spoil else "timed" if passes else "edited")
-        for edit in edits:
+    def round(self, request: protocol.Round) -> protocol.Reply:
+        self.log.append("spoiled" if request.spoil else "timed" if request.passes else "edited")
+        for edit in request.edits:
             for inputs in self.sets:
                 inputs[edit.input].copy_(apply_edit(inputs[edit.input], edit))
         samples = list[float]()
-        for _ in range(passes):
+        for _ in range(request.passes):
             start = time.perf_counter()
             for index, inputs in enumerate(self.sets):
                 self.outputs[index] = self.call(inputs)
@@ -258,6 +249,42 @@ class TestDishonest:
                 return super().call(inputs) * 1.02
 
         assert "a timed call gave" in accused(Liar(), FaultKind.WRONG)
+
+    def test_right_only_where_outputs_were_overwritten(self) -> None:
+        """It sees that it will be looked at, and computes then; else it has what it had."""
+
+        class Liar(Honest):
+            spoiled = True
+
+            def round(self, request: protocol.Round) -> protocol.Reply:
+                self.spoiled = request.spoil or (self.spoiled and not request.passes)
+                return super().round(request)
+
+            def call(self, inputs: dict[str, Tensor]) -> Tensor:
+                known = [out for out in self.outputs if out.numel()]
+                if known and not self.spoiled and "kept" in self.log:
+                    time.sleep(self.sleep)
+                    return known[0]
+                return super().call(inputs)
+
+        assert "a timed call gave" in accused(Liar(), FaultKind.WRONG)
+
+    def test_computed_when_it_is_fetched(self) -> None:
+        class Liar(Honest):
+            def keep(self, index: int, nbytes: int) -> Outcome:
+                self.outputs[index] = self.call(self.sets[index])
+                return super().keep(index, nbytes)
+
+        assert "a timed call gave" in accused(Liar(), FaultKind.WRONG)
+
+    def test_a_clock_that_runs_a_little_slowly(self) -> None:
+        """Within what a core that wakes up late may cost a round, and not within what three cost more."""
+
+        class Liar(Honest):
+            def claim(self, samples: list[float]) -> protocol.Reply:
+                return self.reply(samples_us=tuple(sample * 0.6 for sample in samples))
+
+        assert "judge's clock" in accused(Liar(), rules=replace(RULES, round_us=20_000.0))
 
     def test_results_of_other_inputs(self) -> None:
         class Liar(Honest):

@@ -92,6 +92,34 @@ def test_A_is_unknown_rather_than_zero_where_the_machine_is_not_calibrated() -> 
     assert score_workload(scores).A is None
 
 
+def test_cases_of_an_operator_count_by_their_weights() -> None:
+    """Nine tenths of the operator at 0.9, a tenth at 0.1; another operator of the same weight at 0.4."""
+    cases = [case("x1", "x", weight=0.45), case("x2", "x", "decode", weight=0.05), case("y", "y", weight=0.5)]
+    results = [measured("x1", 0.9, "x"), measured("x2", 0.1, "x"), measured("y", 0.4, "y")]
+    total = score_workload(score_cases(cases, results))
+    assert pytest.approx(0.82) == total.operators["x"].S
+    assert pytest.approx(1.64) == total.operators["x"].A
+    assert (pytest.approx(0.61), pytest.approx(1.22)) == (total.S, total.A)
+    assert total.phases == {
+        "prefill": pytest.approx((0.45 * 0.9 + 0.5 * 0.4) / 0.95),
+        "decode": pytest.approx(0.1),
+    }
+    missing = score(score_cases(cases[:2], results[1:2]))  # the heavy case counts 0
+    assert pytest.approx(0.01) == missing.S
+
+
+@given(
+    st.lists(st.floats(min_value=1e-3, max_value=1.0), min_size=1, max_size=12),
+    st.floats(min_value=0.0, max_value=1.0),
+)
+def test_cases_of_one_weight_give_the_plain_mean_to_the_last_bit(values: list[float], weight: float) -> None:
+    cases = [case(str(n), weight=weight) for n in range(len(values))]
+    scores = score_cases(cases, [measured(str(n), value) for n, value in enumerate(values)])
+    plain = math.fsum(one.S for one in scores) / len(values)
+    assert plain == score(scores).S
+    assert math.fsum(one.A or 0.0 for one in scores) / len(values) == score(scores).A
+
+
 def test_operators_are_weighted_and_phases_apart() -> None:
     cases = [
         case("x1", "x", "prefill", 0.1),

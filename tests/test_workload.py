@@ -44,6 +44,11 @@ class TestPublished:
         assert sum(len(entry.cases) for entry in workload.operators.values()) == 440
         assert sum(entry.weight for entry in workload.operators.values()) == pytest.approx(1.09478)
 
+    def test_its_cases_share_an_operators_weight_equally(self) -> None:
+        workload = load_workload()
+        for name, entry in workload.operators.items():
+            assert {case.weight for case in workload.cases(name)} == {entry.weight / len(entry.cases)}
+
     def test_every_case_has_a_phase_and_a_name_of_its_own(self) -> None:
         workload = load_workload()
         cases = [case for operator in workload.operators for case in workload.cases(operator)]
@@ -178,6 +183,48 @@ class TestRows:
         assert operator.phase(operator.cases[0]) == "decode"
 
 
+class TestShares:
+    def operator(self, *shares: float | None) -> OperatorWorkload:
+        cases = [
+            {"shape": n, "input": {"m": 1}} | ({} if share is None else {"share": share})
+            for n, share in enumerate(shares)
+        ]
+        return OperatorWorkload.model_validate({"weight": 0.5, "phases": ["decode"], "cases": cases})
+
+    def test_cases_weigh_by_their_shares(self) -> None:
+        workload = Workload(name="w", provenance="p", operators={"op": self.operator(3, 1, 0.5, 0.5)})
+        assert [case.weight for case in workload.cases("op")] == pytest.approx([0.3, 0.1, 0.05, 0.05])
+
+    def test_equal_shares_are_none(self) -> None:
+        assert self.operator(*[7.0] * 3).weights() == self.operator(None, None, None).weights()
+        assert self.operator(None, None, None).weights() == (0.5 / 3,) * 3
+
+    @given(st.lists(st.floats(min_value=1e-9, max_value=1e9), min_size=1, max_size=20))
+    def test_they_add_up_to_the_operators_weight(self, shares: list[float]) -> None:
+        assert sum(self.operator(*shares).weights()) == pytest.approx(0.5)
+
+    @pytest.mark.parametrize(
+        ("first", "second", "message"),
+        [
+            ("share: 2", "", "shape 7 has no share: give all cases of an operator one, or none"),
+            ("", "share: 2", "shape 0 has no share: give all cases of an operator one, or none"),
+            ("share: 0", "share: 1", "operators.rms_norm.cases.0.share"),
+            ("share: -1", "share: 1", "operators.rms_norm.cases.0.share"),
+            ("share: .nan", "share: 1", "operators.rms_norm.cases.0.share"),
+            ("share: .inf", "share: 1", "operators.rms_norm.cases.0.share"),
+            ("share: 1.0e+308", "share: 1.0e+308", "the shares add up to no number"),
+        ],
+    )
+    def test_what_is_wrong_is_said(self, tmp_path: Path, first: str, second: str, message: str) -> None:
+        path = tmp_path / "mine.yaml"
+        text = GOOD.replace("shape: 0,", f"shape: 0, {first}{', ' if first else ''}")
+        path.write_text(text.replace("shape: 7,", f"shape: 7, {second}{', ' if second else ''}"))
+        with pytest.raises(UsageError, match=message) as caught:
+            load_workload(path)
+        assert "\n" not in str(caught.value)
+        assert str(path) in str(caught.value)
+
+
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=20)
 IDENTIFIER = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]*", fullmatch=True)
 POSITIVE = st.floats(min_value=1e-9, max_value=1e9)
@@ -200,13 +247,17 @@ CASE = st.fixed_dictionaries(
     },
 )
 OPERATOR = st.builds(
-    lambda weight, cases: {
+    lambda weight, cases, shares: {
         "weight": weight,
         "phases": ["decode"],
-        "cases": [{**case, "shape": shape} for shape, case in enumerate(cases)],
+        "cases": [
+            {**case, "shape": shape} | ({"share": shares[shape]} if shares else {})
+            for shape, case in enumerate(cases)
+        ],
     },
     POSITIVE,
     st.lists(CASE, min_size=1, max_size=4),
+    st.none() | st.lists(POSITIVE, min_size=4, max_size=4),
 )
 
 

@@ -14,6 +14,9 @@ A file is YAML with one case a line:
         cases:
           - {shape: 0, init: {eps: 1.0e-6}, input: {token_count: 2500, hidden_size: 1024}, seen_in: vLLM}
 
+A case may give its `share` of the operator's weight, `share: 0.7`; then all of the operator's do, and have
+the weight in proportion. Without shares they have it equally.
+
 A name stands for a directory of such files under `traces/workloads/`, one an operator.
 """
 
@@ -21,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from math import inf, prod
+from math import inf, isfinite, prod
 from pathlib import Path
 from typing import Annotated
 
@@ -52,6 +55,7 @@ class WorkloadCase(Record):
     shape: Count  # index of the shape, from which the case takes its id
     init: dict[Identifier, InitValue] = Field(default_factory=dict)
     input: dict[Identifier, Value]
+    share: Positive | None = None  # of the operator's weight, beside those of its other cases
     phase: Phase | None = None  # only where the number of tokens does not tell
     seen_in: str = ""
     call_count: Count | None = None
@@ -89,7 +93,19 @@ class OperatorWorkload(Record):
             raise ValueError(f"shape {twice[0]} appears twice: give every case a shape number of its own")
         for case in self.cases:
             self.phase(case)
+        without = [case.shape for case in self.cases if case.share is None]
+        if 0 < len(without) < len(self.cases):
+            raise ValueError(f"shape {without[0]} has no share: give all cases of an operator one, or none")
+        if not isfinite(sum(case.share or 0.0 for case in self.cases)):
+            raise ValueError("the shares add up to no number: give smaller ones")
         return self
+
+    def weights(self) -> tuple[float, ...]:
+        """The weight of each case: in proportion to the shares, or equal; they add up to the operator's."""
+        if self.cases[0].share is None:
+            return (self.weight / len(self.cases),) * len(self.cases)
+        shares = [case.share or 0.0 for case in self.cases]
+        return tuple(self.weight * (share / sum(shares)) for share in shares)
 
     def phase(self, case: WorkloadCase) -> Phase:
         """The phase that a case counts to. Raises ValueError if nothing tells."""
@@ -110,7 +126,7 @@ class Workload(Record):
     operators: Annotated[dict[Identifier, OperatorWorkload], Field(min_length=1)]
 
     def cases(self, operator: str) -> tuple[Case, ...]:
-        """The cases of an operator, which share its weight equally. Raises UsageError."""
+        """The cases of an operator, which share its weight. Raises UsageError."""
         entry = self.operators[self._known(operator)]
         return tuple(
             Case(
@@ -119,12 +135,12 @@ class Workload(Record):
                 init=case.init,
                 input=case.input,
                 phase=entry.phase(case),
-                weight=entry.weight / len(entry.cases),
+                weight=weight,
                 call_count=case.call_count,
                 seen_in=case.seen_in,
                 production_us=case.production_us,
             )
-            for case in entry.cases
+            for case, weight in zip(entry.cases, entry.weights(), strict=True)
         )
 
     def only(self, operators: Iterable[str]) -> Workload:

@@ -116,7 +116,7 @@ def _step(step: Step, x: float, y: LogScale) -> str:
     gain: Ratio | None = step.realised
     if gain is None or gain.low <= 0:
         return guess + _cross(x, HEIGHT - BOTTOM - 8, label)
-    kind = "won" if step.outcome in ("promoted", "advanced") else "lost"
+    kind = "won" if step.outcome in ("promoted", "nominated", "advanced") else "lost"
     dot = _circle(x, y(gain.median), 3.6, kind, f"{label}, {ratio(gain)}×")
     return guess + _line(x, y(gain.low), x, y(gain.high), kind) + dot
 
