@@ -12,6 +12,7 @@
 #   benchmarks/h200.sh fallbacks     # the labelled files of tests/fallbacks, read and run
 #   benchmarks/h200.sh calibrate     # honest kernels and mutants (ARGS: --op rms_norm --only honest …), JOBS at a time
 #   benchmarks/h200.sh profiles      # what ncu and Kineto say of some kernels: fixtures of tests/agent/profiling
+#   benchmarks/h200.sh traces        # record tests/traces/recorded anew; with two GPUs also a trace of two ranks
 #   benchmarks/h200.sh landscape     # kernels with tunables, recorded for benchmarks/ablation.py (OPS, PER_OP, ARGS)
 #   benchmarks/h200.sh cheats        # tests of dishonest kernels, foreign kernels, gradients
 #   benchmarks/h200.sh gates         # honest kernels and mutants, isolation and GPU tests: tables into $OUT
@@ -62,6 +63,11 @@ case ${1:-optimize} in
         ;;
     profiles)
         time python3 -u benchmarks/profiles.py ${ARGS:-} --output "$out/profiles.json" 2>&1 | tee "$out/profiles.txt"
+        ;;
+    traces)
+        [ "$(nvidia-smi -L | wc -l)" -lt 2 ] || torchrun --nproc-per-node 2 tests/traces/record.py --output /tmp/recorded
+        python3 tests/traces/record.py --output /tmp/recorded
+        tar czf "$out/recorded.tgz" -C /tmp recorded
         ;;
     landscape)
         time python3 -u benchmarks/landscape.py ${OPS:-} --device cuda --seconds "${PER_OP:-45}" ${ARGS:-} \
