@@ -14,11 +14,24 @@ from atrex.records import Bound, Case, Judgement, Latency, Ratio, Record
 from atrex.spending import Spending
 
 Finding = Literal[
-    "promoted", "advanced", "no gain", "unconfirmed", "wrong", "unjudged", "suspect", "untested", "missed"
+    "promoted",
+    "nominated",
+    "runner-up",
+    "advanced",
+    "no gain",
+    "unconfirmed",
+    "wrong",
+    "unjudged",
+    "suspect",
+    "untested",
+    "missed",
 ]
-"""`advanced`: better than its parent in a dropout episode, not than the incumbent. `suspect`: one of several
-moves in a wrong candidate. `untested`: in a wrong candidate, but another move is to blame. `missed`: what a
-model answered is no candidate."""
+"""`nominated`: a move that beat the incumbent and every other nominee of its bucket in one comparison; a
+second one and the gates are to come. `runner-up`: it beat the incumbent, but another nominee is faster.
+`advanced`: better than its base in a dropout episode, not than the incumbent. `unconfirmed`: it won once and
+not again. `unjudged`: the harness could not judge it, twice running. `suspect`: one of several moves in a
+wrong candidate. `untested`: in a wrong candidate, but another move is to blame. `missed`: what a model
+answered is no candidate."""
 AUTHORED = "model "
 """What the name of a kernel begins with that a model wrote; the id of its first file follows."""
 ALL_CASES = "*"
@@ -130,6 +143,8 @@ class Judged(Event):
     candidate: str
     level: Level
     judgement: Judgement
+    asked_again: str = ""
+    """Why the harness could not judge it at first, where it was asked a second time."""
 
 
 class Compared(Event):

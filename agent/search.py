@@ -33,9 +33,10 @@ from agent.events import (
 )
 from agent.journal import Budget, Clock, Journal, Record
 from agent.lab import Knowledge, Lab, Profiler, Proposer, Retrieve, TimingFault
+from agent.nominees import fruitless, nominate
 from agent.profiling.diagnose import lines
-from agent.search_nominees import NominatingTrial, fruitless, nominate
 from agent.state import SearchState
+from agent.trial import Trial
 from atrex.records import Case
 
 
@@ -65,7 +66,7 @@ class Search:
         self.budget, self.progress = budget, progress
         self.journal = Journal(start, recorded, record, clock)
         self.profile = profile
-        self.trial = NominatingTrial(lab, self.journal)
+        self.trial = Trial(lab, self.journal)
         self._retrieved: tuple[str, Knowledge] | None = None
 
     @property
@@ -151,13 +152,13 @@ class Search:
     def _due(self) -> bool:
         """Whether nominees go before the gates now: nothing better turns up, or the budget is at its end."""
         state = self.state
-        then = self.journal.elapsed + self.trial.price
+        then = self.journal.elapsed + self.trial.examiner.price
         if not self.budget.allows(replace(state, step=state.step + 1), then):
             return True
         patience = state.run.promotion.patience
         if state.run.dropout.enabled:
             patience = min(patience, state.run.dropout.patience)
-        return not state.episode and (self.trial.timed_long or fruitless(state) >= patience)
+        return not state.episode and (self.trial.examiner.timed_long or fruitless(state) >= patience)
 
     def _emit(self, answer: Proposal | Missed) -> Proposal | Missed:
         return self.journal.emit(type(answer), lambda: answer)

@@ -39,7 +39,7 @@ from atrex.candidate import Candidate
 from atrex.records import Bound, Judgement, Ratio
 from atrex.spending import Spending
 
-WON: tuple[Finding, ...] = ("promoted", "advanced")
+WON: tuple[Finding, ...] = ("promoted", "nominated", "advanced")
 OPEN: tuple[Finding, ...] = ("suspect", "untested")
 """Findings after which the configuration itself has still to be tried."""
 

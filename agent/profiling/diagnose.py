@@ -35,7 +35,7 @@ _QUERIES: dict[Kind, str] = {
     "excess_traffic": "l2-thrashing l2-misses reads-input-twice",
     "in_flight": "long-scoreboard latency-bound memory-bound",
     "barrier": "cross-warp-barrier latency-bound",
-    "bank_conflicts": "cross-warp-barrier",
+    "bank_conflicts": "shared-memory-bank-conflicts",
     "off_tensor_cores": "low-tensor-core-use compute-bound",
     "single_threaded": "slower-with-more-threads memory-bound",
     "unvectorised": "scalar-reduction compute-bound-on-cached-data",

@@ -6,10 +6,10 @@ import inspect
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import get_args
 
 from agent.definitions import needed
-from atrex.contract import Contract, InitSpec, InputTensor, LayoutKind, OutputTensor
+from agent.wording import compared, contract_lines, extents, place, returned, role
+from atrex.contract import InitSpec
 from atrex.gates import gates_for
 from atrex.problem import Problem
 from atrex.records import Case, Device, Dsl
@@ -48,7 +48,7 @@ def statement(brief: Brief) -> str:
         f"{spec.summary}.",
         "## Signature\n" + _signature(problem),
         "## Reference\nIn eager PyTorch, as `reference(init, inputs)`; your Model returns the same"
-        f" ({_returns(problem)}).\n```\n{reference(problem)}\n```",
+        f" ({returned(spec)}).\n```\n{reference(problem)}\n```",
         "## Contract\n" + "\n".join(f"- {line}" for line in contract_lines(problem.contract)),
         "## Judged by\n"
         + "\n".join(f"- {gate.name}: {gate.property}" for gate in gates_for(problem))
@@ -79,64 +79,17 @@ def _signature(problem: Problem) -> str:
         f"    def forward(self, {forward}): ...",
     ]
     lines += ["```"]
-    lines += [f"- {name}: {_tensor(each)}" for name, each in spec.inputs.items()]
-    lines += [f"- returns {name}: {_tensor(each)}" for name, each in spec.outputs.items()]
+    lines += [f"- {name}: {place(each)} {each.dtype}, {role(each)}" for name, each in spec.inputs.items()]
     lines += [
-        f"- {name}: {dim.min} to {dim.max}" + _multiple(dim.multiple_of) for name, dim in spec.dims.items()
+        f"- returns {name}: {place(each)} {each.dtype}, {compared(each)}"
+        for name, each in spec.outputs.items()
     ]
+    lines += [f"- {name}: {legal}" for name, legal in extents(spec)]
     return "\n".join(lines)
-
-
-def _multiple(of: int) -> str:
-    return f", a multiple of {of}" if of > 1 else ""
 
 
 def _init(argument: InitSpec) -> str:
     return argument.type if argument.default is None else f"{argument.type} = {argument.default!r}"
-
-
-def _tensor(tensor: InputTensor | OutputTensor) -> str:
-    text = f"[{', '.join(map(str, tensor.shape))}] {tensor.dtype}"
-    if isinstance(tensor, OutputTensor):
-        return text + ("" if tensor.compare == "bound" else f", {tensor.compare}")
-    if tensor.index:
-        also = "".join(f" or {value}" for value in tensor.index.also)
-        text += f", indices below {tensor.index.below}{also}" + (
-            ", distinct" if tensor.index.distinct else ""
-        )
-    return text + f" ({tensor.role})" + (", may be absent" if tensor.optional else "")
-
-
-def _returns(problem: Problem) -> str:
-    names = tuple(problem.spec.outputs)
-    kind = problem.spec.returns
-    return "the tensor itself" if kind == "tensor" else f"a {kind} of {', '.join(names)}"
-
-
-def contract_lines(contract: Contract) -> tuple[str, ...]:
-    """The contract in plain words."""
-    lines = [f"accumulate in {contract.accumulator}, round once to the output's dtype"]
-    if contract.reduced:
-        lines.append(f"the error bound grows with the extent of {contract.reduced}, which is summed over")
-    lines.append(
-        "the same bits in every run" if contract.deterministic else "runs may differ within the bound"
-    )
-    if contract.specials:
-        lines.append(
-            f"NaN, Inf, -0 and subnormals in {', '.join(contract.specials)} travel as in the formula"
-        )
-    if contract.updates:
-        pairs = ", ".join(f"{name} (as {out})" for name, out in contract.updates.items())
-        lines.append(f"may be updated in place: {pairs}; no other input may change")
-    must, refuse = contract.layouts.must, contract.layouts.may_refuse
-    lines.append(f"layouts that must work: {', '.join(('contiguous', *must))}")
-    if refuse:
-        lines.append(f"layouts that may be refused with NotImplementedError: {', '.join(refuse)}")
-    if never := sorted(set(get_args(LayoutKind)) - {"contiguous", *must, *refuse}):
-        lines.append(f"never seen: {', '.join(never)}")
-    if contract.library_calls:
-        lines.append(f"may be left to a library: {', '.join(contract.library_calls)}")
-    return tuple(lines)
 
 
 def machine_lines(brief: Brief) -> tuple[str, ...]:

@@ -15,7 +15,8 @@ from agent.buckets import Bucket, compose, configs_in
 from agent.context import BucketDiagnosis, Context
 from agent.events import Move, Proposal
 from agent.lab import Config
-from agent.proposers.search import EVEN_CHANCE, SearchProposer, tried_in
+from agent.proposers.moves import EVEN_CHANCE
+from agent.proposers.search import SearchProposer, tried_in
 from agent.state import OPEN, Key, config_key
 
 

@@ -21,12 +21,10 @@ from agent.buckets import compose
 from agent.context import Context
 from agent.events import Move, Proposal
 from agent.lab import Config, ReferenceKernel
-from agent.proposers.moves import EVEN_CHANCE, Place, known_configs, move_to, open_configs, saved, together
+from agent.proposers.moves import Place, known_configs, move_to, open_configs, saved, together
 from agent.proposers.surrogate import Surrogate, Timing, improvement
 from agent.state import OPEN, Key
 from atrex.candidate import Candidate
-
-__all__ = ["EVEN_CHANCE", "SearchProposer", "tried_in"]
 
 TIES = 0.1  # share of a score that chance decides: where all is unknown, other seeds begin elsewhere
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from agent.buckets import Grid
 from agent.context import attainable
+from agent.wording import compared, contract_lines, extents, place, returned, role
 from atrex.contract import Contract, InputTensor, OutputTensor
 from atrex.gates import gates_for
 from atrex.problem import Problem
@@ -16,7 +17,7 @@ _RULES = """\
 
 - One self-contained file, `kernel.py`, with `class Model(nn.Module)`; it imports torch and what {dsl} needs.
 - The work is done by your own kernel. PyTorch may allocate, view and reshape; an operation of a library that
-  computes a part of the result is a fallback and is rejected{library}.
+  computes a part of the result is a fallback and is rejected, unless the contract leaves it to a library.
 - Nothing is remembered between calls: no cached results, no captured inputs, no look at addresses or counts.
 - No network, no reading of files, no other process, no look at who is calling.
 - A kernel that computes only the cases below, or only the inputs that the commands happen to draw, is wrong.
@@ -42,7 +43,7 @@ def task(
         _signature(problem),
         _contract(problem.contract),
         _judging(problem),
-        _RULES.format(dsl=dsl, library=_allowed(problem.contract)),
+        _RULES.format(dsl=dsl),
         _table_of_buckets(problem, cases, bounds),
         _table_of_cases(problem, cases, bounds),
     ]
@@ -55,7 +56,7 @@ def _plain(text: str) -> str:
 
 def _signature(problem: Problem) -> str:
     spec = problem.spec
-    lines = ["## Signature\n", f"`Model(**init)(**inputs)` returns {_returns(problem)}.\n"]
+    lines = ["## Signature\n", f"`Model(**init)(**inputs)` returns {returned(spec)}.\n"]
     if spec.init:
         lines += ["| constructor argument | type | default | legal |", "|---|---|---|---|"]
         for name, init in spec.init.items():
@@ -64,24 +65,15 @@ def _signature(problem: Problem) -> str:
             lines.append(f"| `{name}` | {init.type} | {init.default!r} | {legal} |")
         lines.append("")
     lines += ["| tensor | shape | dtype | what it is |", "|---|---|---|---|"]
-    lines += [_row(name, tensor, _role(tensor)) for name, tensor in spec.inputs.items()]
-    lines += [_row(name, tensor, f"output, {_compared(tensor)}") for name, tensor in spec.outputs.items()]
+    lines += [_row(name, tensor, role(tensor)) for name, tensor in spec.inputs.items()]
+    lines += [_row(name, tensor, f"output, {compared(tensor)}") for name, tensor in spec.outputs.items()]
     if spec.case_dtypes:
         lines += ["", f"A dtype of `case` is one of {', '.join(spec.case_dtypes)}, as the case says."]
     lines += ["", "Legal extents, all of which must work:", ""]
-    for name, dim in {**spec.dims, **spec.lengths}.items():
-        step = f", in steps of {dim.multiple_of}" if dim.multiple_of > 1 else ""
-        each = "each of " if name in spec.lengths else ""
-        lines.append(f"- {each}`{name}`: {dim.min} to {dim.max}{step}")
+    lines += [f"- `{name}`: {legal}" for name, legal in extents(spec)]
     if spec.derived:
         lines.append(f"- {', '.join(f'`{name}`' for name in spec.derived)} follow from these")
     return "\n".join(lines) + "\n"
-
-
-def _returns(problem: Problem) -> str:
-    names = ", ".join(f"`{name}`" for name in problem.spec.outputs)
-    kinds = {"tensor": "the tensor", "dict": "a dict with", "tuple": "a tuple of"}
-    return f"{kinds[problem.spec.returns]} {names}"
 
 
 def _edge(value: float | None) -> str:
@@ -89,63 +81,11 @@ def _edge(value: float | None) -> str:
 
 
 def _row(name: str, tensor: InputTensor | OutputTensor, kind: str) -> str:
-    return f"| `{name}` | [{', '.join(map(str, tensor.shape))}] | {tensor.dtype} | {kind} |"
-
-
-def _role(tensor: InputTensor) -> str:
-    text = {
-        "data": "input, differs from call to call",
-        "parameter": "input, constant between steps of a model (its contents may still change)",
-        "lengths": "input, how a packed dimension is divided",
-        "index": "input, indices",
-    }[tensor.role]
-    if tensor.index is not None:
-        also = f", or {', '.join(map(str, tensor.index.also))}" if tensor.index.also else ""
-        distinct = ", none twice" if tensor.index.distinct else ""
-        text += f" from 0 up to (not including) {tensor.index.below}{also}{distinct}"
-    return text + ("; may be None" if tensor.optional else "")
-
-
-def _compared(tensor: OutputTensor) -> str:
-    how = {
-        "bound": "within an error bound",
-        "exact": "exact, bit for bit",
-        "checked": "any of several right answers",
-    }[tensor.compare]
-    return how + ("; its first extent depends on the values" if tensor.bounded else "")
+    return f"| `{name}` | {place(tensor)} | {tensor.dtype} | {kind} |"
 
 
 def _contract(contract: Contract) -> str:
-    layouts = contract.layouts
-    lines = [
-        "## Contract\n",
-        f"- Sums are kept in {contract.accumulator}, and the result is as close to the exact one as that "
-        "allows: a narrower accumulator, TF32 or an extra rounding fails.",
-        "- The same inputs give the same bits on every run."
-        if contract.deterministic
-        else "- Runs may differ in their last bits; every one must be within the bound.",
-        f"- Inputs are contiguous{_layouts(', or come with ', layouts.must)}"
-        f"{_layouts('; ValueError may refuse ', layouts.may_refuse)}.",
-        "- Every element of every output is written; nothing outside the tensors is read or written.",
-    ]
-    if contract.specials:
-        names = ", ".join(contract.specials)
-        lines.append(f"- NaN, infinities, zeros and subnormals in {names} travel as in PyTorch.")
-    for source, target in contract.updates.items():
-        lines.append(f"- `{source}` may be updated in place and returned as `{target}`; no other input may.")
-    if not contract.updates:
-        lines.append("- Inputs stay untouched, and outputs share no memory with them.")
-    if contract.may_be_unsupported:
-        lines.append(f"- May be refused by NotImplementedError: {', '.join(contract.may_be_unsupported)}.")
-    return "\n".join(lines) + "\n"
-
-
-def _layouts(words: str, kinds: Sequence[str]) -> str:
-    return words + ", ".join(kind.replace("_", " ") for kind in kinds) if kinds else ""
-
-
-def _allowed(contract: Contract) -> str:
-    return f" (allowed here: {', '.join(contract.library_calls)})" if contract.library_calls else ""
+    return "\n".join(["## Contract\n", *(f"- {line}" for line in contract_lines(contract))]) + "\n"
 
 
 def _judging(problem: Problem) -> str:

@@ -215,7 +215,7 @@ def test_efficiency_is_the_score_of_atrex() -> None:
 def test_a_seed_replays_the_same_noise_and_another_seed_other_noise() -> None:
     def events(seed: int) -> list[str]:
         made, _, found = search(landscape(noise=0.1), SearchProposer(), Budget(steps=20), seed=0)
-        made.trial.lab.seed = seed  # type: ignore[attr-defined]
+        made.lab.seed = seed  # type: ignore[attr-defined]
         made.run()
         return [event.model_dump_json() for event in found]
 
@@ -377,7 +377,11 @@ def test_a_bad_file_is_one_clear_line(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("content", [None, b"", b"{}", gzip.compress(b"{}")[:-4], gzip.compress(b"[")])
+@pytest.mark.parametrize(
+    "content",
+    [None, b"", b"{}", gzip.compress(b"{}", mtime=0)[:-4], gzip.compress(b"[", mtime=0)],
+    ids=["missing", "empty", "plain", "cut", "malformed"],
+)
 def test_what_is_no_landscape_is_one_clear_line(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "bad.json.gz"
     if content is not None:

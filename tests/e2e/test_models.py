@@ -21,13 +21,15 @@ STEPS = 5
 AGENTS = {"claude": ("anthropic", "ANTHROPIC_API_KEY"), "gpt": ("openai", "ATREX_BASE_URL_KEY")}
 
 
-def optimize(agent: str, server: ModelServer, runs: Path, *more: str) -> subprocess.Popen[str]:
+def optimize(
+    agent: str, server: ModelServer, runs: Path, *more: str, steps: int = STEPS, case: str = "54"
+) -> subprocess.Popen[str]:
     """Starts from a blank page, on one case: what the expert answers is all that there is."""
     url = server.url if agent == "claude" else server.openai_url
     command = [
-        *(sys.executable, "-m", "atrex", "optimize", "--op", "rmsnorm", "--device", "cpu", "--case", "54"),
+        *(sys.executable, "-m", "atrex", "optimize", "--op", "rmsnorm", "--device", "cpu", "--case", case),
         *("--agent", agent, "--model", "the-model", "--base-url", url, "--knowledge", "off"),
-        *("--budget", "30m", "--steps", str(STEPS), "--seed", "7", "--runs", str(runs), "--json", *more),
+        *("--budget", "30m", "--steps", str(steps), "--seed", "7", "--runs", str(runs), "--json", *more),
     ]
     environment = {**os.environ, AGENTS[agent][1]: KEY, "NO_PROXY": "127.0.0.1"}
     pipe = subprocess.PIPE

@@ -361,6 +361,7 @@ def test_every_word_of_a_query_is_a_symptom_of_the_knowledge_base() -> None:
         ("low-occupancy register-pressure", "triton", "docs/gpu/warps-and-bytes-in-flight"),
         ("uncoalesced-access many-load-instructions", "triton", "docs/gpu/vector-width-and-alignment"),
         ("tail-wave", "triton", "docs/gpu/persistent-grid"),
+        ("shared-memory-bank-conflicts", "triton", "docs/gpu/shared-memory-banks"),
         ("l2-thrashing l2-misses reads-input-twice", "triton", "docs/gpu/l2-and-eviction"),
         ("scalar-reduction compute-bound-on-cached-data", "cpp", "docs/cpu/independent-accumulators"),
         ("write-allocate-traffic memory-bound", "cpp", "docs/cpu/non-temporal-stores"),
