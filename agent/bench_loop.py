@@ -19,6 +19,7 @@ from atrex.measure import Timing
 from atrex.problem import load_problem
 from atrex.records import Case, FaultKind, Judgement, Result, Status
 from atrex.report.workload import Entrant, Outcome
+from atrex.score import weighted_mean
 
 NOT_REACHED = "not reached within the budget"
 NOT_BELIEVED = "not believed: wrong on {}"
@@ -234,7 +235,9 @@ class Loop:
 
     def _summary(self, plan: OperatorPlan, seconds: float) -> str:
         results = [one for one in self.found.results if one.operator == plan.operator]
-        mean = sum(result.efficiency for result in results) / len(plan.cases)
+        reached = {result.case: result.efficiency for result in results}
+        values = [reached.get(case.id, 0.0) for case in plan.cases]
+        mean = weighted_mean(values, [case.weight for case in plan.cases])
         measured = sum(result.latency is not None for result in results)
         return (
             f"{plan.operator:<30} {measured:3}/{len(plan.cases):<3} measured  S {mean:.3f}  {seconds:6.1f} s"

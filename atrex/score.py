@@ -153,8 +153,8 @@ def score(scores: Sequence[CaseScore]) -> Score:
     weights = [one.case.weight for one in scores]
     known = [one.A for one in scores if one.A is not None]
     return Score(
-        S=_mean([one.S for one in scores], weights),
-        A=_mean(known, weights) if len(known) == len(scores) else None,
+        S=weighted_mean([one.S for one in scores], weights),
+        A=weighted_mean(known, weights) if len(known) == len(scores) else None,
         weight=math.fsum(one.case.weight for one in scores),
         cases=len(scores),
         missing=named["missing"],
@@ -273,8 +273,8 @@ def _weighted(pairs: Sequence[tuple[float, float]]) -> float:
     return math.fsum(weight * value for weight, value in pairs) / total if total else 0.0
 
 
-def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
-    """By weight; the plain mean, to the last bit, where all weigh the same (or nothing)."""
+def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    """A mean by weight; the plain mean, to the last bit, where all weigh the same (or nothing)."""
     if len(set(weights)) > 1:
         return _weighted(list(zip(weights, values, strict=True)))
     return math.fsum(values) / len(values) if values else 0.0
