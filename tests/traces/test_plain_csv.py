@@ -62,7 +62,7 @@ def test_a_row_may_stand_for_several_launches(tmp_path: Path) -> None:
 
 
 def test_gzipped_with_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
-    packed = gzip.compress(b"\xef\xbb\xbfkernel,duration_us\r\na,1\r\n\r\nb,2\r\n")
+    packed = gzip.compress(b"\xef\xbb\xbfkernel,duration_us\r\na,1\r\n\r\nb,2\r\n", mtime=0)
     found, _ = read(tmp_path, packed, "launches.csv.gz")
     assert {entry.kernel: entry.device_us for entry in found.entries} == {"a": 1.0, "b": 2.0}
 
@@ -103,8 +103,8 @@ def test_more_rows_than_one_piece(tmp_path: Path) -> None:
         (",".join(f"c{i}" for i in range(1_000_000)) + "\n", "the first line has more than"),
         (",".join(f"c{i}" for i in range(1_000)) + "\n", "has 1000 columns"),
         (f"{HEAD}\n" + "x" * 100_000_000 + ",1\n", "a line is longer than 1 MiB"),
-        (gzip.compress(f"{HEAD}\na,1\n".encode() * 1000)[:60], "the gzip file is cut short"),
-        (gzip.compress(b"kernel,duration_us\n" + b"x" * 100_000_000), "a line is longer than 1 MiB"),
+        (gzip.compress(f"{HEAD}\na,1\n".encode() * 1000, mtime=0)[:60], "the gzip file is cut short"),
+        (gzip.compress(b"kernel,duration_us\n" + b"x" * 100_000_000, mtime=0), "a line is longer than 1 MiB"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, text: str | bytes, said: str) -> None:
