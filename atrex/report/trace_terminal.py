@@ -216,8 +216,9 @@ def _table(title: str | None, columns: Iterable[str], caption: str | None = None
     """A table; the names of columns of numbers begin with `>`."""
     table = plain_table(title=title and escape(title), caption=caption)
     for name in columns:
-        right = name.startswith(">")
-        table.add_column(Text(name.removeprefix(">")), justify="right" if right else "left", overflow="fold")
+        head, right = Text(name.removeprefix(">")), name.startswith(">")
+        whole = name == "file"  # in one piece: it is what one searches for
+        table.add_column(head, justify="right" if right else "left", overflow="fold", no_wrap=whole)
     return table
 
 
