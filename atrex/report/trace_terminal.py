@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
@@ -195,13 +195,22 @@ def _without(rows: Sequence[tuple[str, str, float]]) -> list[RenderableType]:
 
 
 def _unplaced(rows: Sequence[UnplacedTime], count: int) -> RenderableType:
-    columns = ("kernel", "launched by", ">launches", ">time", ">share", "the rule that would place it")
+    columns = ("kernel", "launched by", ">launches", ">time", ">share")
     title = f"unplaced: {share(sum(row.share for row in rows))}, in {len(rows)} kernels"
     table = _table(title, columns)
     for row in rows[:count]:
-        cells = (f"{row.launches:,}", seconds(row.busy_us), share(row.share), row.rule)
+        cells = (f"{row.launches:,}", seconds(row.busy_us), share(row.share))
         _row(table, plain(row.kernel, 100), row.operator, *cells)
-    return Group(table, *_more(len(rows), count))
+    rules = [Text("the rules that would place them:"), *_as_yaml(rows[:count])] if rows else []
+    return Group(table, *_more(len(rows), count), *rules)
+
+
+def _as_yaml(rows: Sequence[UnplacedTime]) -> Iterator[Text]:
+    """Rules as they stand in a file: whole lines, to be copied."""
+    for row in rows:
+        for line in row.rule.splitlines():
+            indent = len(line) - len(line.lstrip())
+            yield Text(" " * indent + plain(line), no_wrap=True, overflow="ignore")
 
 
 def _more(total: int, shown: int = ROWS_SHOWN) -> list[Text]:

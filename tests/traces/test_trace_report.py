@@ -211,7 +211,7 @@ class TestForms:
         fleet = assign([profile for profile, _ in PAIRS], [CHAT, SEARCH])
         cases, without = observe(placed, scale(fleet), fleet)
         assert "search" in text(render_profiles([profile for profile, _ in PAIRS]))
-        assert "the rule that would place it" in text(render_overview(overview(placed, suggestion)))
+        assert "the rules that would place them" in text(render_overview(overview(placed, suggestion)))
         shown = text(render_weights(weigh(fleet, placed), reduce(cases), without))
         assert "graph replay" in shown
         assert "token_count=8" in shown
