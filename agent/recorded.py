@@ -33,6 +33,7 @@ from agent.lab import Comparison, Config, Level, ReferenceKernel, TimingFault, T
 from atrex.candidate import Candidate
 from atrex.errors import UsageError
 from atrex.records import Bound, Case, Dsl, Judgement, Latency, Provenance, Record, Status, Verdict
+from atrex.score import weighted_mean
 from atrex.statistics import paired_ratio
 
 GATE = "recorded"  # the one gate of a replay
@@ -182,7 +183,8 @@ class Landscape(Record):
     def efficiency(self, source: str) -> float:
         """S of a table over the recorded cases, as `atrex.score` defines it, by the recorded medians."""
         cells = self.cells(source)
-        return statistics.fmean(self.bounds[c.id].sol_us / cells[c.id].median_us for c in self.cases)
+        values = [self.bounds[case.id].sol_us / cells[case.id].median_us for case in self.cases]
+        return weighted_mean(values, [case.weight for case in self.cases])
 
     def speedup(self, source: str) -> float:
         """Geometric mean over the cases of the start's median over a table's."""

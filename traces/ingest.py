@@ -23,7 +23,7 @@ from traces.profile import Profile, digest_of, merge
 try:
     from traces.condense import Condensed, condense
     from traces.readers import Reading, UnreadableTrace, kineto, nsys, plain, rocprof
-    from traces.readers.kineto_bytes import MOST_BYTES, head
+    from traces.readers.packed import MOST_BYTES, head
 except ModuleNotFoundError as error:
     if error.name is None or error.name.partition(".")[0] in ("atrex", "traces"):
         raise

@@ -122,12 +122,9 @@ class Profile(Record):
 
 
 def digest_of(path: Path) -> str:
-    """The identity of a file: sha256 of its bytes, read in pieces. Raises OSError."""
-    found = hashlib.sha256()
+    """The identity of a file: sha256 of its bytes. Raises OSError."""
     with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            found.update(piece)
-    return found.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def merge(*groups: Iterable[Profile]) -> tuple[Profile, ...]:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import pandas
 
 from atrex.errors import UsageError
 from traces.readers import plain, rocprof
 from traces.readers.database import MISSING
+from traces.readers.packed import written
 from traces.readers.tables import integers, numbers, pieces
 from traces.scrub_names import Names
 from traces.scrub_nsys import range_text
@@ -121,7 +120,7 @@ def _domain(text: str) -> str:
 
 def _rewrite(source: Path, target: Path, changes: dict[str, Change], names: Names) -> None:
     """Write the columns that have a change, changed."""
-    with _written(target) as file:
+    with written(target) as raw, io.TextIOWrapper(raw, "utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         first = True
         for piece in pieces(source):
@@ -132,17 +131,3 @@ def _rewrite(source: Path, target: Path, changes: dict[str, Change], names: Name
                 first = False
             columns = [changes[name](piece[name]) for name in kept]
             writer.writerows(zip(*columns, strict=True))
-
-
-@contextmanager
-def _written(path: Path) -> Iterator[TextIO]:
-    with path.open("wb") as file:
-        if path.name.endswith(".gz"):
-            with (
-                gzip.GzipFile("", "wb", 6, file, mtime=0) as packed,
-                io.TextIOWrapper(packed, "utf-8") as text,
-            ):
-                yield text
-        else:
-            with io.TextIOWrapper(file, "utf-8") as text:
-                yield text

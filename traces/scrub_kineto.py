@@ -6,21 +6,18 @@ the moment that they counted from (baseTimeNanoseconds, or 1970 in older traces)
 
 from __future__ import annotations
 
-import gzip
 import math
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 import orjson
 
 from traces.readers import UnreadableTrace
-from traces.readers.kineto_bytes import pieces
 from traces.readers.kineto_columns import CALL, DEVICE, LATEST, OPERATION, SPAN
 from traces.readers.kineto_events import Broken, Events
+from traces.readers.packed import pieces, written
 from traces.scrub_names import Names
 
 Event = dict[str, Any]
@@ -35,7 +32,7 @@ _ALIKE = {"Input dims": "Input Dims", "external id": "External id"}
 def scrub_kineto(source: Path, target: Path, names: Names) -> None:
     """Write a trace's events again without what they tell of their origin. Raises UnreadableTrace."""
     events, rewriter = Events(pieces(source)), Rewriter(names)
-    with _written(target) as file:
+    with written(target) as file:
         try:
             file.write(b'{"traceEvents":[')
             separator = b""
@@ -49,16 +46,6 @@ def scrub_kineto(source: Path, target: Path, names: Names) -> None:
             raise UnreadableTrace(f"{source}: no trace of torch.profiler: {what}") from None
         header = orjson.dumps(_header(events.header, names))[1:-1]
         file.write(b"]" + (b"," + header if header else b"") + b"}\n")
-
-
-@contextmanager
-def _written(path: Path) -> Iterator[IO[bytes]]:
-    with path.open("wb") as file:
-        if not path.name.endswith(".gz"):
-            yield file
-            return
-        with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:  # neither name nor time of a file
-            yield cast(IO[bytes], packed)
 
 
 def _header(header: dict[str, Any], names: Names) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from kineto_made import Event, event, kernel, launch, op, step, written
 from traces.condense import condense
 from traces.ingest import ingest
 from traces.profile import Profile
-from traces.readers import Reading, UnreadableTrace, kineto, kineto_bytes, kineto_columns, kineto_events
+from traces.readers import Reading, UnreadableTrace, kineto, kineto_columns, kineto_events, packed
 
 PLAIN = json.dumps({"traceEvents": step()}).encode()
 
@@ -177,7 +177,7 @@ def test_many_copies_of_one_correlation_id_do_not_explode(tmp_path: Path) -> Non
 
 
 def test_a_zip_bomb_is_refused_by_ratio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kineto_bytes, "FREE_OF_RATIO", 1 << 20)
+    monkeypatch.setattr(packed, "FREE_OF_RATIO", 1 << 20)
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     data = packer.compress(b'{"traceEvents": [' + b" " * (20 << 20)) + packer.flush()
     assert "unpacks to more than 400 times its size" in refused(file(tmp_path, data))
@@ -238,7 +238,7 @@ def test_control_characters_within_texts_are_taken(tmp_path: Path) -> None:
 def test_a_character_on_the_edge_of_two_pieces_is_whole(tmp_path: Path) -> None:
     name = "Größe…"
     for shift in range(4):
-        filler = "a" * (kineto_bytes.PIECE - 30 + shift)
+        filler = "a" * (packed.PIECE - 30 + shift)
         events = [*step(), launch(6, 26), kernel(6, 300, name=name + filler + name * 9)]
         data = json.dumps({"traceEvents": events}, ensure_ascii=False).encode()
         profile, complaints = complained(file(tmp_path, data))

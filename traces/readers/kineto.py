@@ -33,10 +33,10 @@ from numpy.typing import NDArray
 from atrex.errors import EnvironmentProblem
 from traces.readers import Reading, UnreadableTrace
 from traces.readers.kineto_around import DEEPEST, Calls, TooDeep
-from traces.readers.kineto_bytes import MOST_BYTES, is_packed, pieces
 from traces.readers.kineto_columns import MOST_TEXT, NONE, Columns, Reader, TooMuchText
 from traces.readers.kineto_events import SEAMS, Broken, Events
 from traces.readers.kineto_store import Part, Tables, Writer
+from traces.readers.packed import MOST_BYTES, is_packed, pieces
 
 ROWS = 1 << 17  # kept in memory before they are written down
 SMALLEST_PART = 1 << 26  # bytes that are worth a process of their own

@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from traces.readers.kineto_bytes import PIECE
+from traces.readers.packed import PIECE
 
 MOST_VALUE = 1 << 26  # bytes of one event, or of one value beside the events
 # Between two events as Kineto writes them, as json.dump does, as other writers without blanks do.

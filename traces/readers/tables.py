@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pandas.errors import ParserError
 
 from traces.readers import UnreadableTrace
-from traces.readers.kineto_bytes import pieces as unpacked
+from traces.readers.packed import pieces as unpacked
 
 ROWS = 50_000  # of a piece
 MOST_ROWS = 50_000_000

@@ -1,4 +1,4 @@
-"""The bytes of a JSON trace, plain or gzipped, in pieces: never much at once, nor more than is allowed."""
+"""The bytes of a trace, plain or gzipped, in pieces: never much at once, nor more than is allowed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import gzip
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, cast
 
 from traces.readers import UnreadableTrace
 
@@ -45,6 +47,17 @@ def pieces(path: Path, start: int = 0, stop: int | None = None, most: int = MOST
         while piece := coming.result():
             coming = pool.submit(next, read, b"")
             yield piece
+
+
+@contextmanager
+def written(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write to, gzipped if its name ends in .gz, without its name and time. Raises OSError."""
+    with path.open("wb") as file:
+        if not path.name.endswith(".gz"):
+            yield file
+            return
+        with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
+            yield cast(IO[bytes], packed)
 
 
 def _plain(path: Path, start: int, stop: int | None, most: int) -> Iterator[bytes]:
