@@ -39,8 +39,8 @@ class Arena:
         os.close(self.fd)
         del self._map
 
-    def read(self, report: TensorReport) -> Tensor:
-        """A private copy of one tensor. Raises ImpossibleReport."""
+    def read(self, report: TensorReport, device: torch.device) -> Tensor:
+        """A private copy of one tensor on a device. Raises ImpossibleReport."""
         dtype = getattr(torch, report.dtype, None)
         if not isinstance(dtype, torch.dtype) or any(extent < 0 for extent in report.shape):
             raise ImpossibleReport(f"the worker reported a tensor {report.dtype!r} {list(report.shape)}")
@@ -48,9 +48,9 @@ class Arena:
         if report.offset % _ALIGNMENT or report.offset + count * dtype.itemsize > self.nbytes:
             raise ImpossibleReport("the worker reported a tensor outside the shared memory")
         if not count:
-            return torch.empty(report.shape, dtype=dtype)
+            return torch.empty(report.shape, dtype=dtype, device=device)
         view = torch.frombuffer(self._map, dtype=dtype, count=count, offset=report.offset)
-        return view.clone().view(report.shape)
+        return view.to(device, copy=True).view(report.shape)
 
 
 class ArenaWriter:

@@ -48,6 +48,12 @@ def compiler_caches(scratch: Path) -> dict[str, str]:
     return {"ATREX_CACHE_DIR": str(scratch / "cache"), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
 
+def server_environment(device: Device, threads: int) -> dict[str, str]:
+    """Threads of every library, and where Triton's kernels run."""
+    asked = {"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": "1"}
+    return asked | ({"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {})
+
+
 def memory_limit(device: Device) -> int:
     """Bytes of host memory a worker may hold: most of what is free now."""
     import psutil  # the judge's: a worker, which imports this module too, has no need of it

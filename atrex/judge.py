@@ -6,14 +6,15 @@ of memory that it made and sealed itself, sized by what the problem declares.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import secrets
 import shutil
 import tempfile
+import threading
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -24,13 +25,13 @@ from atrex import protocol
 from atrex.arena import Arena, ImpossibleReport, padded
 from atrex.candidate import Candidate
 from atrex.contract import InputTensor, OutputTensor
-from atrex.dsl import cpp
-from atrex.environment import compiler_caches, memory_limit
+from atrex.environment import compiler_caches, memory_limit, server_environment
 from atrex.errors import EnvironmentProblem
 from atrex.problem import Problem, load_problem
 from atrex.process import ForkServer, WorkerDied, WorkerProcess
 from atrex.records import Device, FaultKind
 from atrex.sandbox import Limits, SandboxPolicy, scrubbed_environment
+from atrex.sanitizer import ComputeSanitizer, sanitizer_environment
 
 ENTRY = "atrex.worker:main"
 _PRELOAD = ("atrex.worker", "atrex.dsl.cpp")
@@ -52,6 +53,10 @@ class HarnessError(Exception):
     """The worker failed outside candidate code."""
 
 
+class Stopped(Exception):
+    """Another thread has ended the session."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What one call returned, copied out of the worker's reach onto the judge's device."""
@@ -63,7 +68,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds a candidate may take before everything it started is killed."""
+    """Seconds a candidate may take before all that it started is killed."""
 
     load: float = 180.0
     call: float = 60.0
@@ -74,10 +79,9 @@ class Timeouts:
 class Engine:
     """Starts sandboxed workers on one device; a context manager that leaves nothing behind.
 
-    `sanitize` runs every worker under AddressSanitizer, with C++ candidates instrumented; `tool` (CUDA
-    alone) is a command line that the fork server is put behind, such as ncu's.
-    A worker may hold `memory_bytes` of host memory, by default most of what is free. Raises
-    EnvironmentProblem when the device is not there.
+    `sanitize`: under AddressSanitizer (C++ instrumented) or compute-sanitizer. `tool` (CUDA alone): a command
+    line that the fork server is put behind, such as ncu's. `memory_bytes`: host memory a worker may have,
+    by default most of what is free. Raises EnvironmentProblem when the device is not there.
     """
 
     def __init__(
@@ -98,20 +102,16 @@ class Engine:
         self.tool = tool
         self.timeouts = timeouts or Timeouts()
         self.memory_bytes = memory_bytes or memory_limit(device)
-        self.scratch = Path(tempfile.mkdtemp(prefix="atrex-"))
-        self.scratch.chmod(0o711)
-        (self.scratch / "tmp").mkdir(mode=0o777)  # TMPDIR of the fork server and of compute-sanitizer
-        (self.scratch / "tmp").chmod(0o1777)
+        self.scratch = _scratch()
         self._server: ForkServer | None = None
+        self._starting = threading.Lock()
         self._cuda_works = False
-        self._logged = dict[str, int]()  # how much of each of the sanitizer's logs has been read
+        self._log = ComputeSanitizer(self.scratch)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     @property
@@ -119,13 +119,16 @@ class Engine:
         """Where the judge computes: the same kind of device as the worker, for the same inputs."""
         return torch.device(self.device)
 
-    def session(self, candidate: Candidate, problem: Problem | None = None) -> Session:
-        """A session with a candidate (of `problem`, if not its operator's); its worker starts when needed."""
-        return Session(self, candidate, problem or load_problem(candidate.operator))
+    def session(self, candidate: Candidate, problem: Problem | None = None, lane: str = "") -> Session:
+        """A session with a candidate (of `problem`, if not its operator's); its worker starts when needed.
 
-    def worker(self, candidate: Candidate) -> WorkerProcess:
-        """A fresh sandboxed process in the candidate's own scratch directory."""
-        return self.process(ENTRY, candidate.id[:16])
+        Sessions of one lane share a scratch directory, and so what the candidate compiled.
+        """
+        return Session(self, candidate, problem or load_problem(candidate.operator), lane)
+
+    def worker(self, candidate: Candidate, lane: str) -> WorkerProcess:
+        """A fresh sandboxed process in the candidate's own scratch directory of this lane."""
+        return self.process(ENTRY, f"{candidate.id[:16]}{lane}")
 
     def check_cuda(self) -> None:
         """Try, once, whether a worker without any candidate can use the GPU. Raises EnvironmentProblem."""
@@ -151,12 +154,14 @@ class Engine:
         return self._fork_server().spawn(entry, policy, environment=compiler_caches(scratch))
 
     def _fork_server(self) -> ForkServer:
-        if self._server is None:
-            triton = ("triton",) if find_spec("triton") else ()
-            environment = scrubbed_environment(self.scratch, self._server_environment())
-            wrapper = self._wrapper()
-            self._server = ForkServer(preload=(*_PRELOAD, *triton), environment=environment, wrapper=wrapper)
-        return self._server
+        with self._starting:
+            if self._server is None:
+                asked = server_environment(self.device, self.threads)
+                asked |= sanitizer_environment(self.device) if self.sanitize else {}
+                preload = (*_PRELOAD, *(("triton",) if find_spec("triton") else ()))
+                environment = scrubbed_environment(self.scratch, asked)
+                self._server = ForkServer(preload=preload, environment=environment, wrapper=self._wrapper())
+            return self._server
 
     def _wrapper(self) -> tuple[str, ...]:
         if self.device != "cuda" or not (self.sanitize or self.tool):
@@ -165,32 +170,7 @@ class Engine:
             raise EnvironmentProblem("a tool around a worker takes its walls; only root can give it a user")
         if self.tool:
             return self.tool
-        tool = shutil.which("compute-sanitizer")
-        if tool is None:
-            raise EnvironmentProblem("compute-sanitizer is not on the PATH (it comes with the CUDA toolkit)")
-        log = self.scratch / "compute-sanitizer-%p"
-        return (tool, "--tool", "memcheck", "--target-processes", "all", "--log-file", str(log))
-
-    def _server_environment(self) -> dict[str, str]:
-        extra = {
-            "OMP_NUM_THREADS": str(self.threads),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "OPENBLAS_NUM_THREADS": "1",
-        }
-        if self.device == "cpu":
-            extra |= {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-        elif self.sanitize:
-            extra["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"  # so that each tensor has its own allocation
-        if self.sanitize and self.device == "cpu":
-            runtime = cpp.asan_runtime()
-            if runtime is None:
-                raise EnvironmentProblem("the C++ compiler has no AddressSanitizer runtime (libasan)")
-            extra |= {
-                "LD_PRELOAD": str(runtime),
-                "ASAN_OPTIONS": "detect_leaks=0:exitcode=66:detect_odr_violation=0",
-                "ATREX_CXX_SANITIZE": "address",
-            }
-        return extra
+        return self._log.command()
 
     @property
     def sanitizer_name(self) -> str:
@@ -199,20 +179,12 @@ class Engine:
 
     def sanitizer_finding(self) -> str:
         """The first violation that compute-sanitizer logged since this was last asked, or an empty string."""
-        if not (self.sanitize and self.device == "cuda"):
-            return ""
-        for log in self.scratch.glob("compute-sanitizer-*"):
-            text = log.read_text(errors="replace")
-            seen, self._logged[log.name] = self._logged.get(log.name, 0), len(text)
-            lines = [line.strip("= ") for line in text[seen:].splitlines()]
-            for i, line in enumerate(lines):
-                if line.startswith(("Invalid", "Out-of-range", "Misaligned")):
-                    return "; ".join(lines[i : i + 2])
-        return ""
+        return self._log.finding() if self.sanitize and self.device == "cuda" else ""
 
     def forget(self, candidate: Candidate) -> None:
-        """Delete a candidate's scratch directory, its compile cache included."""
-        shutil.rmtree(self.scratch / candidate.id[:16], ignore_errors=True)
+        """Delete a candidate's scratch directories, with what it compiled."""
+        for scratch in self.scratch.glob(f"{candidate.id[:16]}*"):
+            shutil.rmtree(scratch, ignore_errors=True)
 
     def close(self) -> None:
         """End the fork server and every worker, and delete the scratch directory."""
@@ -224,20 +196,23 @@ class Engine:
 
 @dataclass(slots=True)
 class Session:
-    """Requests to one candidate's worker, which is started anew after a fault that ended it."""
+    """Requests to one candidate's worker, which is started anew after a fault that ended it.
+
+    One thread at a time; only `stop` may be called from another. Every request raises Stopped after that.
+    """
 
     engine: Engine
     candidate: Candidate
     problem: Problem
+    lane: str = ""
     _worker: WorkerProcess | None = None
     _arena: Arena | None = None
+    _stopped: bool = False
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     @property
@@ -250,7 +225,7 @@ class Session:
         """Start the worker and import the candidate. Raises CandidateFault."""
         if self._worker is not None:
             return
-        self._worker = self.engine.worker(self.candidate)
+        self._worker = self.engine.worker(self.candidate, self.lane)
         request = protocol.Load(
             operator=self.candidate.operator,
             dsl=self.candidate.dsl,
@@ -297,13 +272,14 @@ class Session:
         """Change what is asked for, then time some passes over the prepared case."""
         return self._request(request, self.engine.timeouts.round)
 
-    def keep(self, index: int, nbytes: int) -> Outcome:
-        """The output that the last round left for one set."""
+    def keep(self, wanted: protocol.Keep, nbytes: int) -> Outcome:
+        """What the last round left for one set: a report of all, and the outputs that are wanted."""
         arena = self._memory(nbytes)
-        reply = self._request(protocol.Keep(index=index), self._patience, arena)
-        if len(reply.calls) != 1:
+        reply = self._request(wanted, self._patience, arena)
+        if len(reply.calls) != 2:
             raise self._broke("it kept no output")
-        return self._outcome(reply.calls[0], arena)
+        whole, delivered = reply.calls
+        return dataclasses.replace(self._outcome(delivered, arena), report=whole)
 
     def trim(self) -> None:
         """Have the worker give back memory that it only keeps for later."""
@@ -321,6 +297,12 @@ class Session:
         if self._arena is not None:
             self._arena.close()
             self._arena = None
+
+    def stop(self) -> None:
+        """End it for good, from another thread; the one that uses it still closes it."""
+        self._stopped = True
+        if worker := self._worker:
+            worker.interrupt()
 
     def _memory(self, nbytes: int) -> Arena:
         """Shared memory of at least this size, kept from request to request: fresh pages cost time."""
@@ -342,6 +324,8 @@ class Session:
 
     def _exchange(self, request: BaseModel, timeout: float, arena: Arena | None = None) -> protocol.Reply:
         assert self._worker is not None
+        if self._stopped:
+            raise Stopped
         fds = (arena.fd,) if arena else ()
         try:
             message = self._worker.request(request.model_dump(mode="json"), timeout=timeout, fds=fds)
@@ -359,7 +343,7 @@ class Session:
 
     def _fault_of(self, died: WorkerDied) -> CandidateFault:
         """The kind of a death; AddressSanitizer ends the process with a report in its log."""
-        log = self._worker.log_tail(1 << 16) if self._worker else ""  # a report is long
+        log = self._worker.log_tail(1 << 16) if self._worker else ""
         if self.engine.sanitize and "ERROR: AddressSanitizer" in log:
             lines = [line for line in log.splitlines() if "ERROR: AddressSanitizer" in line]
             return CandidateFault(FaultKind.ILLEGAL_ACCESS, lines[0].split("ERROR: ")[1].split(" at pc")[0])
@@ -384,11 +368,20 @@ class Session:
     def _outcome(self, report: protocol.CallReport, arena: Arena) -> Outcome:
         device = self.engine.torch_device
         try:
-            outputs = {t.name: arena.read(t).to(device) for t in report.outputs if t.offset >= 0}
-            inputs = {t.name: arena.read(t).to(device) for t in report.inputs if t.offset >= 0}
+            outputs = {t.name: arena.read(t, device) for t in report.outputs if t.offset >= 0}
+            inputs = {t.name: arena.read(t, device) for t in report.inputs if t.offset >= 0}
         except ImpossibleReport as error:
             raise self._broke(str(error)) from None
         return Outcome(report, outputs, inputs)
+
+
+def _scratch() -> Path:
+    """A directory for workers' own ones, with a TMPDIR for the fork server and compute-sanitizer."""
+    scratch = Path(tempfile.mkdtemp(prefix="atrex-"))
+    scratch.chmod(0o711)
+    (scratch / "tmp").mkdir()
+    (scratch / "tmp").chmod(0o1777)
+    return scratch
 
 
 def new_seed() -> int:

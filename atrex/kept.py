@@ -10,21 +10,22 @@ must write them, and once they are not, so that nothing tells a call that it wil
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
 from atrex.gates.comparators import IllConditionedError
+from atrex.gates.context import form_problem
 from atrex.gates.outputs import judge_outputs
 from atrex.inputs import build_inputs, negations, touches, window_spec
 from atrex.judge import CandidateFault, Session
 from atrex.problem import Problem
-from atrex.protocol import Edit, InputSpec, Round
-from atrex.records import FaultKind
+from atrex.protocol import Edit, InputSpec, Keep, Round
+from atrex.records import FaultKind, Shape
 
-_ROWS = 64  # of a large output
+_WHOLE = 1 << 24  # elements that are all looked at; of more, some rows
+_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Kept:
     def _rows(self) -> tuple[int, int]:
         """The rows that are looked at: first, and how many."""
         rows = self.spec.dims[self.problem.rows] if self.problem.rows else 1
-        if self.spec.tile_rows is None:
+        if self.spec.tile_rows is None and self.problem.elements(self.spec.shape) <= _WHOLE:
             return 0, rows
         count = min(rows, _ROWS)
         return self.dice.randrange(rows - count + 1), count
@@ -71,36 +72,48 @@ class Kept:
 
     def _judge(self, edits: tuple[Edit, ...], start: int, count: int) -> None:
         """One randomly chosen set, whose inputs the call saw after these edits."""
-        problem, index = self.problem, self.dice.randrange(len(self.seeds))
-        nbytes = sum(problem.nbytes(out, self.spec.shape) + 64 for out in problem.spec.outputs.values())
-        outputs: Mapping[str, Tensor] = self.session.keep(index, nbytes).outputs
-        self._require_form(outputs)
-        ours = self.spec.model_copy(update={"seed": self.seeds[index]})
-        if self.spec.tile_rows is not None:
-            ours, edits = window_spec(problem, ours, start, count), self._seen_from(start, edits)
-            sliced = problem.row_outputs()
-            outputs = {n: got[start : start + count] if n in sliced else got for n, got in outputs.items()}
-        ours = ours.model_copy(update={"edits": (*ours.edits, *edits)})
-        inputs, _ = build_inputs(problem, ours, self.session.engine.torch_device)
+        index = self.dice.randrange(len(self.seeds))
+        outputs = self._outputs(index, start, count)
+        shape, inputs = self._inputs(self.seeds[index], edits, start, count)
         try:
-            found, _ = judge_outputs(problem, ours.shape, inputs, dict(outputs))
+            found, _ = judge_outputs(self.problem, shape, inputs, outputs)
         except IllConditionedError:
             return  # the accuracy gate has said so already; a timed call cannot be judged either
         if found:
             name, mismatch = found
             raise CandidateFault(FaultKind.WRONG, f"a timed call gave {name} {mismatch.what}")
 
+    def _outputs(self, index: int, start: int, count: int) -> dict[str, Tensor]:
+        """Rows of what was left for a set; of outputs without rows all."""
+        problem, some = self.problem, self._some_rows(count)
+        wanted = Keep(index=index, sliced=problem.row_outputs(), start=start, stop=start + count)
+        nbytes = sum(problem.nbytes(out, some) + 64 for out in problem.spec.outputs.values())
+        outcome = self.session.keep(wanted, nbytes)
+        wrong = form_problem(problem, self.spec, outcome.report)
+        if wrong or set(outcome.outputs) != set(problem.spec.outputs):
+            raise CandidateFault(FaultKind.WRONG, f"a timed call left {wrong or 'what is no tensor'}")
+        return outcome.outputs
+
+    def _inputs(
+        self, seed: int, edits: tuple[Edit, ...], start: int, count: int
+    ) -> tuple[Shape, dict[str, Tensor]]:
+        """The same rows of the inputs, drawn here, and the shape that they have."""
+        problem, device = self.problem, self.session.engine.torch_device
+        ours = self.spec.model_copy(update={"seed": seed})
+        if self.spec.tile_rows is not None:
+            ours, edits = window_spec(problem, ours, start, count), self._seen_from(start, edits)
+            ours = ours.model_copy(update={"edits": (*ours.edits, *edits)})
+            return ours.shape, build_inputs(problem, ours, device)[0]
+        ours = ours.model_copy(update={"edits": (*ours.edits, *edits)})
+        inputs, _ = build_inputs(problem, ours, device)
+        rows = {name: inputs[name][start : start + count].clone() for name in problem.row_inputs()}
+        return self._some_rows(count), inputs | rows
+
+    def _some_rows(self, count: int) -> Shape:
+        problem, shape = self.problem, self.spec.shape
+        return problem.resize(shape, **{problem.rows: count}) if problem.rows else shape
+
     def _seen_from(self, start: int, edits: tuple[Edit, ...]) -> tuple[Edit, ...]:
         """The edits, their rows counted from the window's first."""
         rows = self.problem.row_inputs()
         return tuple(e.model_copy(update={"at": (e.at[0] - start,)}) if e.input in rows else e for e in edits)
-
-    def _require_form(self, outputs: Mapping[str, Tensor]) -> None:
-        problem, shape = self.problem, self.spec.shape
-        if set(outputs) != set(problem.spec.outputs):
-            raise CandidateFault(FaultKind.WRONG, "a timed call left none of the declared form")
-        for name, declared in problem.spec.outputs.items():
-            form, got = problem.tensor_shape(declared, shape), outputs[name]
-            right = got.shape == form or (declared.bounded and got.shape[1:] == form[1:])
-            if not right or got.dtype != problem.tensor_dtype(declared, shape):
-                raise CandidateFault(FaultKind.WRONG, "a timed call left one of another form")

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -57,6 +58,7 @@ class WorkerProcess:
         self._last_words: bytes | None = None
         self._warden: int | None = None  # a pidfd: it cannot come to mean another process
         self._death: WorkerDied | None = None
+        self._ending = threading.Lock()
         self.layers: tuple[Layer, ...] = ()
 
     def __enter__(self) -> Self:
@@ -107,18 +109,26 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """Kill everything the worker ever started, and wait until it is gone."""
-        if self._last_words is not None:
-            return
-        self._channel.close()
-        self._leash.close()
-        if self._warden is not None:
-            if not _ended(self._warden, _GRACE):
-                signal.pidfd_send_signal(self._warden, signal.SIGKILL)
-                _ended(self._warden, _GRACE)
-            os.close(self._warden)
-        self._last_words = self._read_log(_KEPT_LOG_BYTES)
-        os.close(self._log)
-        self._death = self._death or WorkerDied(FaultKind.EXITED, "the judge killed the worker")
+        with self._ending:
+            if self._last_words is not None:
+                return
+            self._channel.close()
+            self._leash.close()
+            if self._warden is not None:
+                if not _ended(self._warden, _GRACE):
+                    signal.pidfd_send_signal(self._warden, signal.SIGKILL)
+                    _ended(self._warden, _GRACE)
+                os.close(self._warden)
+            self._last_words = self._read_log(_KEPT_LOG_BYTES)
+            os.close(self._log)
+            self._death = self._death or WorkerDied(FaultKind.EXITED, "the judge killed the worker")
+
+    def interrupt(self) -> None:
+        """Kill the worker while another thread waits for its answer: that thread sees it die."""
+        with self._ending:
+            if self._last_words is None and self._warden is not None:
+                with suppress(ProcessLookupError):  # it has ended by itself
+                    signal.pidfd_send_signal(self._warden, signal.SIGKILL)
 
     def _died(self, kind: FaultKind, detail: str) -> WorkerDied:
         self._death = WorkerDied(kind, detail)

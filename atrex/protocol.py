@@ -142,10 +142,16 @@ class Round(Record):
 
 
 class Keep(Record):
-    """Deliver the output that the last round left for set `index`."""
+    """Describe what the last round left for set `index`; deliver rows [start, stop) of the outputs `sliced`.
+
+    Other outputs are delivered whole. The answer holds two reports: of all, and of what is delivered.
+    """
 
     kind: Literal["keep"] = "keep"
     index: int
+    sliced: tuple[str, ...] = ()
+    start: int = 0
+    stop: int = 0
 
 
 class Trim(Record):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -15,17 +17,23 @@ from atrex.errors import UsageError
 from atrex.gates import GATE_NAMES, Gate, gates_for
 from atrex.gates.context import EngineKind, GateContext, Level, Rejection, Undecided, make_plan
 from atrex.judge import Engine, Session, new_seed
+from atrex.lanes import Judge, Sessions, beside, in_turn
 from atrex.problem import Problem, load_problem
 from atrex.records import Case, FaultKind, Judgement, Status, Verdict
 
 Progress = Callable[[Verdict], None]
+_CORES = 4  # as many lanes as there are at most
 
 
 @dataclass(slots=True)
 class Verifier:
-    """Runs gates on candidates; starts a sanitizing engine only when a gate asks for one."""
+    """Runs gates on candidates; starts a sanitizing engine only when a gate asks for one.
+
+    `beside`: gates run beside one another (`atrex.lanes`); by default on a GPU with some cores to spare.
+    """
 
     engine: Engine
+    beside: bool | None = None
     _sanitizing: Engine | None = field(default=None, init=False)
 
     def judge(
@@ -55,13 +63,17 @@ class Verifier:
         seed = new_seed() if seed is None else seed
         started = time.monotonic()
         verdicts = list[Verdict]()
-        with _Sessions(self, candidate, problem) as sessions:
-            for gate in (gate for name, gate in own.items() if whole or name in gates):
-                context = self._context(gate, sessions, cases, level, seed, path)
-                verdicts.append(run_gate(gate, context))
-                progress(verdicts[-1])
-                stop = verdicts[-1].status is not Status.PASS and not keep_going
-                unusable = gate.name == "interface" and verdicts[-1].fault is FaultKind.IMPORT
+        chosen = [gate for name, gate in own.items() if whole or name in gates]
+
+        def judge(gate: Gate, sessions: Sessions) -> Verdict:
+            return run_gate(gate, self._context(gate, sessions, cases, level, seed, path))
+
+        with closing(self._run(chosen, candidate, problem, judge, level)) as running:
+            for verdict in running:
+                verdicts.append(verdict)
+                progress(verdict)
+                stop = verdict.status is not Status.PASS and not keep_going
+                unusable = verdict.gate == "interface" and verdict.fault is FaultKind.IMPORT
                 if stop or unusable:
                     break
         return Judgement(
@@ -75,6 +87,10 @@ class Verifier:
             verdicts=tuple(verdicts),
             seconds=round(time.monotonic() - started, 3),
         )
+
+    def __post_init__(self) -> None:
+        if self.beside is None:
+            self.beside = self.engine.device == "cuda" and (os.cpu_count() or 1) >= _CORES
 
     def __enter__(self) -> Self:
         return self
@@ -96,44 +112,31 @@ class Verifier:
             self._sanitizing.close()
             self._sanitizing = None
 
+    def _run(
+        self, gates: Sequence[Gate], candidate: Candidate, problem: Problem, judge: Judge, level: Level
+    ) -> Generator[Verdict]:
+        def sessions(lane: str) -> Sessions:
+            return Sessions(self.engine, self.sanitizing, candidate, problem, lane)
+
+        # A foreign reference may change settings of the whole process while it runs.
+        if self.beside and problem.foreign is None:
+            plan = make_plan(level, engine_kind(self.engine, candidate))
+            return beside(gates, sessions, judge, sanitizer=plan.instrumented)
+        return in_turn(gates, sessions, judge)
+
     def _context(
         self,
         gate: Gate,
-        sessions: _Sessions,
+        sessions: Sessions,
         cases: Sequence[Case],
         level: Level,
         seed: int,
         path: Path | None,
     ) -> GateContext:
-        target = shlex.quote(str(path or f"{sessions.candidate.id[:16]}.py"))
-        argument, device = sessions.problem.argument, self.engine.device
+        target = shlex.quote(str(path or f"{sessions.plain.candidate.id[:16]}.py"))
+        argument, device = sessions.plain.problem.argument, self.engine.device
         command = f"atrex verify {target} {argument} --device {device} --level {level}"
         return gate_context(gate.name, sessions.plain, cases, level, seed, command, sessions.sanitized)
-
-
-class _Sessions:
-    """The sessions of one judgement: a plain one, and on demand a sanitized one."""
-
-    def __init__(self, verifier: Verifier, candidate: Candidate, problem: Problem) -> None:
-        self.verifier = verifier
-        self.candidate = candidate
-        self.problem = problem
-        self.plain = verifier.engine.session(candidate, problem)
-        self._checked: Session | None = None
-
-    def sanitized(self) -> Session:
-        """The session under a sanitizer. Raises EnvironmentProblem."""
-        if self._checked is None:
-            self._checked = self.verifier.sanitizing().session(self.candidate, self.problem)
-        return self._checked
-
-    def __enter__(self) -> _Sessions:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.plain.close()
-        if self._checked is not None:
-            self._checked.close()
 
 
 def gate_context(

@@ -41,7 +41,7 @@ from atrex.withhold import withheld
 _REQUEST: TypeAdapter[Any] = TypeAdapter(protocol.Request)
 # What the sandbox's walls answer: permissions, read-only mounts, a network without interfaces.
 _WALLS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENETUNREACH, errno.EAFNOSUPPORT}
-_REFUSALS = (NotImplementedError, TypeError, ValueError)
+_REFUSALS = (NotImplementedError, TypeError, ValueError, AssertionError)
 
 
 def idle(channel: Channel) -> None:
@@ -144,13 +144,11 @@ class Worker:
         if isinstance(request, protocol.Round):
             with candidate_code():
                 return self.prepared.round(request)
-        self._keep(self.prepared.output(request.index))
-        return protocol.Reply(calls=(self._report({}, arena, deliver=True),))
+        return self.left(request, self.prepared.output(request.index), arena)
 
     def _whole_numbers_are_metadata(self) -> bool:
         """Whether no output of the operator is of integers."""
-        outputs = self.problem.spec.outputs.values()
-        return not any("int" in str(output.dtype) for output in outputs)
+        return not any("int" in str(output.dtype) for output in self.problem.spec.outputs.values())
 
     def load(self, request: protocol.Load) -> protocol.Reply:
         """Import the candidate from a file in the scratch directory, and find its class Model."""
@@ -203,12 +201,11 @@ class Worker:
             self._keep(raw)
             report = self._report(inputs, arena, deliver=call.deliver)
         self._synchronize()
-        guards += fresh.guards if fresh else []
-        broken = tuple(sorted({guard.name for guard in guards if not guard.intact()}))
+        broken = sorted({g.name for g in guards + (fresh.guards if fresh else []) if not g.intact()})
         after = inputs.items() if call.deliver_inputs else ()
         return report.model_copy(
             update={
-                "broken_guards": broken,
+                "broken_guards": tuple(broken),
                 "violations": tuple(str(v) for v in violations)[:8],
                 "inputs": tuple(self._send(name, tensor, arena, deliver=True) for name, tensor in after),
             }
@@ -228,9 +225,18 @@ class Worker:
 
     def fetch(self, request: protocol.Fetch, arena: ArenaWriter) -> protocol.Reply:
         """Some rows of the last call's outputs."""
-        rows = slice(request.start, request.stop)
-        parts = tuple(self._send(name, value[rows], arena, deliver=True) for name, value in self.outputs)
+        rows = ((name, value[request.start : request.stop]) for name, value in self.outputs)
+        parts = tuple(self._send(name, value, arena, deliver=True) for name, value in rows)
         return protocol.Reply(calls=(protocol.CallReport(structure=self.structure, outputs=parts),))
+
+    def left(self, request: protocol.Keep, output: Any, arena: ArenaWriter) -> protocol.Reply:
+        """What a timed round left for one set, and rows of it."""
+        self._keep(output)
+        whole = self._report({}, arena, deliver=False)
+        for i, (name, value) in enumerate(self.outputs):
+            if name in request.sliced and type(value) is Tensor:
+                self.outputs[i] = (name, value[request.start : request.stop])
+        return protocol.Reply(calls=(whole, self._report({}, arena, deliver=True)))
 
     def trim(self) -> protocol.Reply:
         """Leave the device to other workers; the models stay, with what they compiled."""

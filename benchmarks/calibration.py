@@ -166,9 +166,12 @@ def allclose_accepts(session: Session, shape: Shape) -> bool:
 class Calibration:
     """Examines specimens with one engine; a context manager."""
 
-    def __init__(self, device: Device, level: Level = "full", *, named_only: bool = False) -> None:
+    def __init__(
+        self, device: Device, level: Level = "full", *, named_only: bool = False, alone: bool = True
+    ) -> None:
         self.engine, self.level, self.named_only = Engine(device), level, named_only
-        self.verifier = Verifier(self.engine)
+        # Specimens beside one another are enough: then the gates of each go in turn.
+        self.verifier = Verifier(self.engine, beside=None if alone else False)
 
     def __enter__(self) -> Self:
         return self
@@ -256,9 +259,9 @@ def cut(problem: Problem, case: Case, most: int) -> Shape:
 _calibrations: list[Calibration] = []  # of this process of the pool: one engine serves all its specimens
 
 
-def _examine(specimen: Specimen, device: Device, level: Level, named_only: bool) -> Finding:
+def _examine(specimen: Specimen, device: Device, level: Level, named_only: bool, alone: bool) -> Finding:
     if not _calibrations:
-        _calibrations.append(Calibration(device, level, named_only=named_only))
+        _calibrations.append(Calibration(device, level, named_only=named_only, alone=alone))
         # A pool's processes end without atexit.
         Finalize(None, _calibrations[0].__exit__, exitpriority=10)
     return _calibrations[0].examine(specimen)
@@ -308,7 +311,7 @@ def _campaign(
     """Examine them, so many at a time; those that the machine and not they failed, and how."""
     failed = dict[Specimen, str]()
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        waiting = {pool.submit(_examine, specimen, *settings): specimen for specimen in specimens}
+        waiting = {pool.submit(_examine, specimen, *settings, jobs == 1): specimen for specimen in specimens}
         for future in as_completed(waiting):
             try:
                 finding = future.result()

@@ -34,7 +34,8 @@ def judge(operator: str, device: Device, level: Level, most: int | None) -> tupl
     """All gates of one operator's eager reference, in a process with workers of its own."""
     started = time.monotonic()
     cases = spread(load_workload(operators=[operator]).cases(operator), most)
-    with Engine(device) as engine, Verifier(engine) as verifier:
+    # Gates in turn: operators go beside one another.
+    with Engine(device) as engine, Verifier(engine, beside=False) as verifier:
         candidate = eager(load_problem(operator).spec)
         return verifier.judge(candidate, cases, level=level, keep_going=True), time.monotonic() - started
 

@@ -166,7 +166,8 @@ def judge(
     started = time.monotonic()
     # What autotuning chose is kept for the candidate's next worker: the two are the same kernel then.
     os.environ["TRITON_CACHE_AUTOTUNING"] = "1"
-    with Engine(device) as engine, Verifier(engine) as verifier:
+    # Gates in turn: the wrappers are many, and go beside one another.
+    with Engine(device) as engine, Verifier(engine, beside=False) as verifier:
         judgement = verifier.judge(
             load_candidate(wrapper.path, wrapper.operator, "triton"),
             spread(wrapper.cases(), most),

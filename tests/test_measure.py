@@ -29,7 +29,20 @@ RULES = Protocol(
 )
 SLEEP_S = 0.5e-3
 SMALL = {"token_count": 40, "hidden_size": 64}
-REPORT = protocol.CallReport(structure="tensor", outputs=())
+
+
+def report(out: Tensor) -> protocol.CallReport:
+    """As a worker describes one output."""
+    dtype = str(out.dtype).removeprefix("torch.")
+    described = protocol.TensorReport(
+        name="out",
+        python_type="torch.Tensor",
+        dtype=dtype,
+        shape=tuple(out.shape),
+        device=out.device.type,
+        nbytes=out.numel() * out.element_size(),
+    )
+    return protocol.CallReport(structure="tensor", outputs=(described,))
 
 
 @dataclass
@@ -70,11 +83,13 @@ class Honest:
             samples.append((time.perf_counter() - start) * 1e6 / len(self.sets))
         return self.claim(samples)
 
-    def keep(self, index: int, nbytes: int) -> Outcome:
+    def keep(self, wanted: protocol.Keep, nbytes: int) -> Outcome:
         self.log.append("kept")
-        out = self.outputs[index]
+        whole = self.outputs[wanted.index]
+        assert wanted.sliced == ("out",)
+        out = whole[wanted.start : wanted.stop].clone()
         assert nbytes >= out.numel() * out.element_size()
-        return Outcome(REPORT, {"out": out.clone()}, {})
+        return Outcome(report(whole), {"out": out}, {})
 
     def call(self, inputs: dict[str, Tensor]) -> Tensor:
         time.sleep(self.sleep)
@@ -271,9 +286,9 @@ class TestDishonest:
 
     def test_computed_when_it_is_fetched(self) -> None:
         class Liar(Honest):
-            def keep(self, index: int, nbytes: int) -> Outcome:
-                self.outputs[index] = self.call(self.sets[index])
-                return super().keep(index, nbytes)
+            def keep(self, wanted: protocol.Keep, nbytes: int) -> Outcome:
+                self.outputs[wanted.index] = self.call(self.sets[wanted.index])
+                return super().keep(wanted, nbytes)
 
         assert "a timed call gave" in accused(Liar(), FaultKind.WRONG)
 
@@ -322,20 +337,42 @@ class TestDishonest:
         with pytest.raises(CandidateFault, match="a timed call gave"):
             often()
 
+    def test_rows_of_large_outputs_that_repeat_nothing(self) -> None:
+        """As on a GPU: all rows are drawn, and some of them are held against the oracle."""
+
+        class Large(Honest):
+            def keep(self, wanted: protocol.Keep, nbytes: int) -> Outcome:
+                kept = super().keep(wanted, nbytes)
+                assert kept.outputs["out"].shape == (64, 64)
+                return kept
+
+        class Liar(Large):
+            def call(self, inputs: dict[str, Tensor]) -> Tensor:
+                return super().call(self.sets[0])
+
+        def often() -> None:
+            for _ in range(12):
+                measure(Liar(), of=large, rules=rules)
+
+        large, rules = case(token_count=300_000), replace(RULES, tiled=False, max_rounds=1, min_rounds=1)
+        measure(Large(), of=large, rules=rules)
+        with pytest.raises(CandidateFault, match="a timed call gave"):
+            often()
+
     @pytest.mark.parametrize("shape", [(39, 64), (40, 63), (40 * 64,)])
     def test_a_result_of_another_form(self, shape: tuple[int, ...]) -> None:
         class Liar(Honest):
             def call(self, inputs: dict[str, Tensor]) -> Tensor:
                 return super().call(inputs).flatten()[: torch.Size(shape).numel()].reshape(shape)
 
-        assert "another form" in accused(Liar(), FaultKind.WRONG)
+        assert "a timed call left out is" in accused(Liar(), FaultKind.WRONG)
 
     def test_no_result(self) -> None:
         class Liar(Honest):
-            def keep(self, index: int, nbytes: int) -> Outcome:
-                return Outcome(REPORT, {}, {})
+            def keep(self, wanted: protocol.Keep, nbytes: int) -> Outcome:
+                return Outcome(protocol.CallReport(structure="tensor", outputs=()), {}, {})
 
-        assert "left none" in accused(Liar(), FaultKind.WRONG)
+        assert "declared are ('out',)" in accused(Liar(), FaultKind.WRONG)
 
     def test_faster_than_physics(self) -> None:
         class OnGpu(Honest):

@@ -53,8 +53,10 @@ import torch
 import torch._inductor.config
 from torch import nn
 
+from bench.compiling import heed_marks
 from bench.{operator}.reference import reference
 
+heed_marks()
 # Past its limit torch.compile falls back to eager without a word: that would be another baseline.
 torch._dynamo.config.recompile_limit = 512
 torch._dynamo.config.accumulated_recompile_limit = 4096

@@ -113,7 +113,7 @@ class Referee:
                 )
                 raise Undecided(Status.INCONCLUSIVE, reason)
             try:
-                results[report.name] = taken.read(report).to(self.engine.torch_device)
+                results[report.name] = taken.read(report, self.engine.torch_device)
             except ImpossibleReport as error:
                 raise Undecided(Status.INCONCLUSIVE, f"the reference's process lies: {error}") from None
         return results

@@ -11,8 +11,11 @@ os.environ.setdefault("GEMS_VENDOR", "nvidia")  # else it runs nvidia-smi, which
 from flag_gems.fused.flash_mla import flash_mla, flash_mla_attn_kernel
 
 KERNELS = (flash_mla_attn_kernel,)
-# Its tiles are as wide as the rank and as the rest of a row: powers of two.
-WHERE = "kv_lora_rank & (kv_lora_rank - 1) == 0 and qk_rope_head_dim & (qk_rope_head_dim - 1) == 0"
+# Its tiles are as wide as the rank and as the rest of a row: powers of two, of at least 16.
+WHERE = (
+    "kv_lora_rank & (kv_lora_rank - 1) == 0 and qk_rope_head_dim & (qk_rope_head_dim - 1) == 0"
+    " and kv_lora_rank >= 16 and qk_rope_head_dim >= 16"
+)
 
 
 class Model(nn.Module):

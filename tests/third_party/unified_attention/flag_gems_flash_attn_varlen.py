@@ -13,6 +13,7 @@ from flag_gems.ops import flash_kernel
 from flag_gems.ops.attention import flash_attn_varlen_func
 
 KERNELS = [getattr(value, "jit_function", value) for value in vars(flash_kernel).values()]
+WHERE = "head_size >= 16"  # what its dots take
 
 
 class Model(nn.Module):
