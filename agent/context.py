@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from agent.buckets import Bucket, Grid
@@ -15,6 +15,8 @@ from agent.state import Attempt, Belief, Lesson, SearchState, Suspect
 from atrex.candidate import Candidate
 from atrex.records import Bound, Case, Judgement
 
+LEAST_GAIN = 1.02
+"""In a bucket, of a file that is worth going on from there: the times are not of the same rounds."""
 LEAST_SHARE = 0.02
 """Part of a bucket's time that counts as recoverable whatever its bound says: a bound can be wrong, so a
 bucket that has reached it is tried last, not never."""
@@ -40,6 +42,18 @@ class BucketDiagnosis:
         """The largest speed-up that the bound allows, as a ratio above 1."""
         rest = self.median_us - self.recoverable_us
         return self.median_us / rest if rest > 0 else math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """An archived file that is faster in one bucket than the incumbent, which does not hold it."""
+
+    bucket: Bucket
+    candidate: Candidate
+    gain: float
+    """The incumbent's time in the bucket over its own."""
+    why: str
+    """What its author expected of it, and why it did not become a part of the incumbent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +83,8 @@ class Context:
     attempts: tuple[Attempt, ...]
     lessons: tuple[Lesson, ...]
     suspects: tuple[Suspect, ...]
+    parents: tuple[Parent, ...]
+    """Where to go on from in a bucket instead, in the order of the diagnoses."""
     beliefs: Mapping[str, Belief]
     knowledge: Knowledge
     seen: frozenset[str]
@@ -99,12 +115,13 @@ def build(state: SearchState, knowledge: Knowledge) -> Context:
     def shown(kind: Kind, key: str) -> bool:
         return Item(kind, key) not in hidden
 
+    diagnoses = diagnose(state)
     return Context(
         operator=state.run.operator,
         seed=state.run.seed,
         step=state.step,
         grid=state.grid,
-        diagnoses=diagnose(state),
+        diagnoses=diagnoses,
         incumbent=state.best,
         base=state.candidate(state.base),
         base_kernel=kernel,
@@ -112,6 +129,7 @@ def build(state: SearchState, knowledge: Knowledge) -> Context:
         attempts=tuple(a for a in state.attempts if shown("attempt", a.name)),
         lessons=state.lessons,
         suspects=state.suspects,
+        parents=tuple(p for p in _parents(state, diagnoses) if shown("parent", p.candidate.id)),
         beliefs={key: belief for key, belief in state.beliefs.items() if shown("belief", key)},
         knowledge=Knowledge(
             kernels=tuple(k for k in knowledge.kernels if shown("passage", k.name)),
@@ -127,6 +145,31 @@ def build(state: SearchState, knowledge: Knowledge) -> Context:
         ids=frozenset(state.proposals) | {state.run.start.id},
         hidden=hidden,
     )
+
+
+def _parents(state: SearchState, diagnoses: Iterable[BucketDiagnosis]) -> Iterator[Parent]:
+    """For each bucket the fastest whole file in the archive, where it beats the incumbent by enough."""
+    written = {name for name, proposal in state.proposals.items() if proposal.origin == "model"}
+    files = {n: state.times_us.get(n, {}) for n in state.archive if n in written and n != state.incumbent}
+    for each in diagnoses:
+        known = {n: seen for n, seen in files.items() if all(case.id in seen for case in each.cases)}
+        times = {name: _weighted(each.cases, medians, state) for name, medians in known.items()}
+        best = min(times, key=lambda name: (times[name], name), default=None)
+        if best is not None and each.median_us >= LEAST_GAIN * times[best]:
+            yield Parent(each.bucket, state.candidate(best), each.median_us / times[best], _fate(state, best))
+
+
+def _weighted(cases: Iterable[Case], times: Mapping[str, float], state: SearchState) -> float:
+    """Microseconds of some cases by weight, as the diagnosis adds them up."""
+    heavy = any(case.weight > 0 for case in state.run.cases)
+    return sum((case.weight if heavy else 1.0) * times[case.id] for case in cases)
+
+
+def _fate(state: SearchState, name: str) -> str:
+    """What was expected of a file, and what came of it."""
+    expected = state.proposals[name].title
+    became = [a.reason for a in state.attempts if a.kernel == state.proposals[name].kernel and a.reason]
+    return "; ".join((expected, *became[-1:]))
 
 
 def _repair(state: SearchState) -> Repair | None:
@@ -190,18 +233,15 @@ def diagnose(state: SearchState) -> tuple[BucketDiagnosis, ...]:
 
 
 def _diagnosis(bucket: Bucket, cases: tuple[Case, ...], state: SearchState) -> BucketDiagnosis:
-    heavy = any(case.weight > 0 for case in state.run.cases)
-    weight = {case.id: case.weight if heavy else 1.0 for case in cases}
-    lost = {
-        case.id: weight[case.id] * max(0.0, state.latency_us[case.id] - attainable(state.bounds[case.id]))
-        for case in cases
-    }
-    median = sum(weight[case.id] * state.latency_us[case.id] for case in cases)
+    bounds = {case.id: attainable(state.bounds[case.id]) for case in cases}
+    excess = {case.id: max(0.0, state.latency_us[case.id] - bounds[case.id]) for case in cases}
+    lost = {case.id: _weighted([case], excess, state) for case in cases}
+    median = _weighted(cases, state.latency_us, state)
     return BucketDiagnosis(
         bucket=bucket,
         cases=tuple(sorted(cases, key=lambda case: (-lost[case.id], case.id))),
         median_us=median,
-        attainable_us=sum(weight[case.id] * attainable(state.bounds[case.id]) for case in cases),
+        attainable_us=_weighted(cases, bounds, state),
         recoverable_us=max(sum(lost.values()), LEAST_SHARE * median),
         symptoms=(*_symptoms([state.bounds[case.id] for case in cases]), *_seen(cases, state)),
     )

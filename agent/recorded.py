@@ -194,14 +194,18 @@ class Landscape(Record):
     @cached_property
     def best_efficiency(self) -> float:
         """The largest S of any table: every bucket with the best configuration that is right all over it."""
-        total = 0.0
+        weight = {case.id: case.weight for case in self.cases}
+        values = dict[str, float]()
         for cases in self.grid.group(self.cases).values():
             usable = [p for p in self.points if all(p.cells[case.id].rounds_us for case in cases)]
-            total += max(
-                sum(self.bounds[case.id].sol_us / each.cells[case.id].median_us for case in cases)
+            reached = [
+                {case.id: self.bounds[case.id].sol_us / each.cells[case.id].median_us for case in cases}
                 for each in usable
-            )
-        return total / len(self.cases)
+            ]
+            weights = [weight[case.id] for case in cases]
+            best = max(reached, key=lambda each: weighted_mean(list(each.values()), weights))
+            values.update(best)
+        return weighted_mean(list(values.values()), [weight[case] for case in values])
 
 
 def _key(config: Config) -> str:

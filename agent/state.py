@@ -155,6 +155,8 @@ class SearchState:
     """Ids of the candidates that passed every gate they have met."""
     timed: tuple[str, ...] = ()
     """Ids of candidates that were timed, in order; those of a tuner's moves may not have met a gate."""
+    times_us: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: MappingProxyType({}))
+    """The last median by case id of each candidate that was timed."""
     incumbent: str = ""
     latency_us: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     """The incumbent's median by case id."""
@@ -239,8 +241,7 @@ class SearchState:
                 wrong = self.wrong if passed else self.wrong | {event.candidate}
                 return replace(self, accepted=others + passed, objection=objection, wrong=wrong)
             case Compared():
-                known = event.fault or event.candidate in self.timed
-                return replace(self, timed=self.timed if known else (*self.timed, event.candidate))
+                return self._compared(event)
             case Promoted():
                 return self._promoted(event)
             case Settled():
@@ -268,6 +269,14 @@ class SearchState:
             state = replace(state, kernels={**self.kernels, event.kernel: event.tunables})
         episode = state.episode and replace(state.episode, steps=state.episode.steps + 1)
         return replace(state, step=self.step + 1, current=event, episode=episode)
+
+    def _compared(self, event: Compared) -> SearchState:
+        if event.fault:
+            return self
+        name, seen = event.candidate, {case: each.candidate_us for case, each in event.comparisons.items()}
+        timed = self.timed if name in self.timed else (*self.timed, name)
+        times = {**self.times_us, name: {**self.times_us.get(name, {}), **seen}}
+        return replace(self, timed=timed, times_us=times)
 
     def _missed(self, event: Missed) -> SearchState:
         step = self.step + 1

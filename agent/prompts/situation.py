@@ -21,6 +21,7 @@ def situation(context: Context, budget: int) -> str:
             _file(context),
             Section("Where its time goes", tuple(_buckets(context)), 1),
             Section("What the profile shows", context.profile, 2),
+            Section("Faster in one bucket, and no part of it", tuple(_parents(context)), 5),
             Section("Rejected by the gates; never do this again", tuple(_lessons(context)), 3),
             Section("Tried before, the latest first", tuple(_attempts(context)), 4),
             Section("Notes", context.notes, 3),
@@ -77,6 +78,12 @@ def _case(context: Context, diagnosis: BucketDiagnosis, number: int) -> str:
     bound: Bound = context.bounds[case.id]
     median = context.latency_us[case.id]
     return f"{case.id} ({dims}): {_n(median)} us of {_n(attainable(bound))}, {bound.limiter}"
+
+
+def _parents(context: Context) -> Iterator[str]:
+    for each in context.parents:
+        if each.candidate.id != context.base.id:
+            yield f"- {each.bucket.name}: x{each.gain:.2f}: {each.why}\n{_fence(each.candidate.source)}"
 
 
 def _lessons(context: Context) -> Iterator[str]:

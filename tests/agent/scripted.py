@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -112,3 +113,50 @@ def outcomes(events: list[Any]) -> list[str]:
         elif isinstance(event, Missed):
             found.append(f"missed: {event.reason}")
     return found
+
+
+def whole_file(name: str) -> str:
+    """A file that can be merged: the lab knows it by its mark."""
+    return f"""\
+# {name}
+import torch
+import triton
+from torch import nn
+
+
+def {name}(x):
+    return torch.empty_like(x)
+
+
+class Model(nn.Module):
+    def __init__(self, eps=1e-6):
+        super().__init__()
+
+    def forward(self, x, weight):
+        return {name}(x)
+"""
+
+
+def by_size(synthetic: Any, speeds: dict[str, tuple[float, float]], merged: Callable[..., float]) -> Any:
+    """A lab whose files are as slow as `speeds` says, for few tokens and for many, by the function they hold.
+
+    `merged` makes one of the figures of a file that holds several.
+    """
+
+    class Lab(synthetic.SyntheticLab):  # type: ignore[misc, name-defined]
+        def judge(self, candidate: Any, *, level: Any, cases: Any) -> Any:
+            self.judged.append((candidate.id, level, True))
+            return synthetic.judgement(candidate, level, None)
+
+        def compare(self, candidate: Any, incumbent: Any, cases: Any) -> Any:
+            self.comparisons += 1
+            rng = random.Random(self.comparisons)
+            return {case.id: self._paired(candidate, incumbent, case, rng) for case in cases}
+
+        def time_us(self, candidate: Any, case: Any) -> float:
+            many = case.input["token_count"] > 64
+            names = [name for name in speeds if f"def {name}" in candidate.source]
+            factors = [speeds[name][many] for name in names] or [5.0]
+            return merged(factors) * self.attainable(case)
+
+    return Lab(factor)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,18 @@ from agent.prompts import room
 from agent.proposers.author import TUNER_PATIENCE, Recorded
 from agent.state import SearchState, fold
 from atrex.spending import Spending
-from tests.agent.scripted import Scripted, factor, file, outcomes, said, script, search_with, wrong
+from tests.agent.scripted import (
+    Scripted,
+    by_size,
+    factor,
+    file,
+    outcomes,
+    said,
+    script,
+    search_with,
+    whole_file,
+    wrong,
+)
 
 
 def test_a_model_walks_to_the_best_and_the_tuner_tunes_it(synthetic: Any) -> None:
@@ -185,52 +195,14 @@ def test_each_incumbent_is_profiled_once_and_its_bottlenecks_are_told(synthetic:
         assert [event.kind for event in again] == [event.kind for event in events]
 
 
-def whole_file(name: str) -> str:
-    """A file that can be merged: the lab knows it by its mark."""
-    return f"""\
-# {name}
-import torch
-import triton
-from torch import nn
-
-
-def {name}(x):
-    return torch.empty_like(x)
-
-
-class Model(nn.Module):
-    def __init__(self, eps=1e-6):
-        super().__init__()
-
-    def forward(self, x, weight):
-        return {name}(x)
-"""
-
-
 def test_a_file_that_is_faster_in_some_buckets_serves_those(synthetic: Any) -> None:
     speeds = {"many": (3.0, 1.5), "few": (1.5, 3.0)}  # few tokens, many tokens
-
-    class Lab(synthetic.SyntheticLab):  # type: ignore[misc, name-defined]
-        def judge(self, candidate: Any, *, level: Any, cases: Any) -> Any:
-            self.judged.append((candidate.id, level, True))
-            return synthetic.judgement(candidate, level, None)
-
-        def compare(self, candidate: Any, incumbent: Any, cases: Any) -> Any:
-            self.comparisons += 1
-            rng = random.Random(self.comparisons)
-            return {case.id: self._paired(candidate, incumbent, case, rng) for case in cases}
-
-        def time_us(self, candidate: Any, case: Any) -> float:
-            many = case.input["token_count"] > 64
-            names = [name for name in speeds if f"def {name}" in candidate.source]
-            factors = [speeds[name][many] for name in names] or [5.0]
-            return min(factors) * self.attainable(case)  # a merged file has both, and takes the right one
 
     def answer(request: Request) -> str:
         return said(whole_file(["many", "few"][min(request.sample, 1)]), f"step {request.sample}")
 
     events = list[Any]()
-    lab = Lab(factor)
+    lab = by_size(synthetic, speeds, min)
     state = search_with(synthetic, Scripted(answer), events, lab=lab, budget=Budget(steps=2)).run()
     assert outcomes(events) == ["promoted", "promoted"]
     settled = [event for event in events if isinstance(event, Settled)]
