@@ -245,6 +245,18 @@ def apply_edit(tensor: Tensor, edit: Edit) -> Tensor:
     return raw.index_copy(0, rows, bits(negated.to(tensor.dtype))).view(tensor.dtype)
 
 
+def apply_edit_in_place(tensor: Tensor, edit: Edit) -> None:
+    """The same in the tensor's own memory; a few elements or rows cost no copy of all."""
+    if edit.kind in ("place", "negate_rows") and tensor.is_contiguous():
+        flat = bits(tensor).view(-1) if edit.kind == "place" else bits(tensor)
+        rows = torch.tensor(edit.at, dtype=torch.int64, device=tensor.device)
+        few = flat[rows].view(tensor.dtype)
+        start = edit.model_copy(update={"at": tuple(range(len(edit.at)))})
+        flat.index_copy_(0, rows, bits(apply_edit(few, start)))
+    else:
+        tensor.copy_(apply_edit(tensor, edit))
+
+
 def _rotated(rows: Tensor, turns: tuple[int, ...]) -> Tensor:
     """Each row rotated along its last axis by its own turn."""
     if not turns or not rows.numel():

@@ -29,6 +29,8 @@ _WAKE_UP_US = 8000.0  # two scheduler ticks of 4 ms: a core may be slow to come 
 _BELIEVED_ROUNDS = 2 / 3  # a busy machine delays some answers; a liar's median needs half of them
 _CLOCK_SLACK_US = 2000.0  # what a request costs the judge's clock besides the calls
 _MOST_PASSES = 1024
+_FAMILIAR_SHARE = 0.6  # of the time for new inputs: less for known ones is a memory
+_TIMES_FAMILIAR = 2  # in a row before that is said
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,9 @@ def _believe(contestant: Contestant, rules: Protocol, kept: Kept, floor_us: floa
     if rules.hold:
         _hold(contestant, rules, claimed, kept.passes, len(kept.seeds))
         kept.check()
+        if all(kept.familiar() < _FAMILIAR_SHARE for _ in range(_TIMES_FAMILIAR)):
+            text = "takes much less time for inputs that it has seen before than for others"
+            raise CandidateFault(FaultKind.EXITED, text)
     if contestant.method != "wall" and claimed < floor_us:
         raise CandidateFault(FaultKind.EXITED, f"claims less than the physical floor of {floor_us:.2f} us")
 

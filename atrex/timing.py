@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.cuda import Event, synchronize  # bound before any candidate can replace them
 
 from atrex import protocol
-from atrex.inputs import apply_edit, build_inputs
+from atrex.inputs import apply_edit_in_place, build_inputs
 from atrex.problem import Problem
 
 _WARM_UP = 3
@@ -72,7 +72,7 @@ class PreparedCase:
                     inputs[name].copy_(state)
         for edit in request.edits:
             for inputs in self.sets:
-                inputs[edit.input].copy_(apply_edit(inputs[edit.input], edit))
+                apply_edit_in_place(inputs[edit.input], edit)
         if request.spoil:
             self._spoil_outputs()
         with torch.no_grad():

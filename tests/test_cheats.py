@@ -66,12 +66,6 @@ NEVER_RIGHT = {
     "l2_norm/lazy_subclass",
 }
 
-# Tricks that get past what they name on a CPU, and what would show them. Each is a debt, not a wish.
-ESCAPES: dict[str, str] = {
-    # Timed passes repeat the same inputs, and the pass that is looked at says so.
-    "linear_sigmoid_mul/memoised_by_content": "every pass has the same inputs; each would need its own",
-}
-
 # One for each kind, quick enough to be looked at in every run of the suite.
 REPRESENTATIVES = {
     "interface": "l2_norm/lazy_subclass",
@@ -128,14 +122,8 @@ HONEST = [cheat for cheat in FILES if cheat.gate == "none"]
 
 
 def chosen(device: Device, *, but: frozenset[str] = frozenset()) -> list[Any]:
-    """Parameters: the tricks that exist on a device, known escapes marked."""
-    return [
-        pytest.param(c, id=c.name, marks=[pytest.mark.xfail(reason=ESCAPES[c.name], strict=True)])
-        if c.name in ESCAPES
-        else pytest.param(c, id=c.name)
-        for c in CHEATS
-        if c.runs_on(device) and c.name not in but
-    ]
+    """Parameters: the tricks that exist on a device."""
+    return [pytest.param(c, id=c.name) for c in CHEATS if c.runs_on(device) and c.name not in but]
 
 
 @pytest.fixture(scope="module")
@@ -274,7 +262,6 @@ def test_every_operator_has_an_honest_control_in_both_languages() -> None:
 def test_lists_name_what_exists() -> None:
     gates = {cheat.name: cheat.gate for cheat in CHEATS}
     assert {kind: gates[name] for kind, name in REPRESENTATIVES.items()} == {k: k for k in REPRESENTATIVES}
-    assert set(ESCAPES) <= set(gates)
     assert set(NEVER_RIGHT) <= set(gates)
 
 
