@@ -14,6 +14,7 @@
 #   benchmarks/h200.sh profiles      # what ncu and Kineto say of some kernels: fixtures of tests/agent/profiling
 #   benchmarks/h200.sh traces        # record tests/traces/recorded anew; with two GPUs also a trace of two ranks
 #   benchmarks/h200.sh landscape     # kernels with tunables, recorded for benchmarks/ablation.py (OPS, PER_OP, ARGS)
+#   benchmarks/h200.sh live          # search against random search on OPS, PER_OP seconds each, on every GPU there is
 #   benchmarks/h200.sh cheats        # tests of dishonest kernels, foreign kernels, gradients
 #   benchmarks/h200.sh gates         # honest kernels and mutants, isolation and GPU tests: tables into $OUT
 set -euo pipefail
@@ -72,6 +73,19 @@ case ${1:-optimize} in
     landscape)
         time python3 -u benchmarks/landscape.py ${OPS:-} --device cuda --seconds "${PER_OP:-45}" ${ARGS:-} \
             --output "$out/landscapes" 2>&1 | tee "$out/landscapes.txt"
+        ;;
+    live)
+        read -ra ops <<<"${OPS:?}"
+        gpus=$(nvidia-smi -L | wc -l)
+        for gpu in $(seq 0 $((gpus - 1))); do
+            mine=()
+            for ((i = gpu; i < ${#ops[@]}; i += gpus)); do mine+=("${ops[i]}"); done
+            [ ${#mine[@]} -gt 0 ] || continue
+            CUDA_VISIBLE_DEVICES=$gpu ATREX_HOME=/tmp/atrex-home-$gpu python3 -u benchmarks/live_search.py "${mine[@]}" \
+                --device cuda --seconds "${PER_OP:-90}" ${ARGS:-} --output "$out/live$gpu.md" >"$out/live$gpu.txt" 2>&1 &
+        done
+        wait
+        tail -n 5 "$out"/live*.txt
         ;;
     cheats)
         time python3 -m pytest -q -p no:cacheprovider ${ARGS:-tests/test_cheats.py tests/foreign tests/test_gradients.py} \
