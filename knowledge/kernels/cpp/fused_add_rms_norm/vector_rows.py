@@ -19,17 +19,9 @@ The sum of a group of rows is rounded, written, and squared as it was rounded; t
 the cache and scaled: 8 bytes of memory an element, the least there is. Only the norm can go past the
 caches, since the sum is read again.
 
-- `group` rows are taken at a time: their reductions overlap, which pays most when rows are short.
-- `split` spreads the rows over torch's threads: one block each, or blocks of 64 KiB on demand, which
-  evens out a busy core. A parallel region costs microseconds, so the smallest inputs stay on one thread.
-- `stream` writes past the caches: it spares the read of each output line, and pays where the output is
-  larger than the caches.
-- `prefetch` asks for the group that many groups ahead while the current one is written.
-- `huge_pages` asks the kernel to back a fresh output with 2 MiB pages: 4 KiB page faults cost several
-  times what the operator does.
-
-A sum has one order, 4 accumulators of 16 lanes, whatever the configuration, the strides and the number of
-threads: all give the same bits.
+`group` rows are taken at a time, so that their reductions overlap. `split`, `stream`, `prefetch` and
+`huge_pages` mean what they mean in kernels/cpp/rms_norm/vector_rows. A sum has one order, 4 accumulators
+of 16 lanes, whatever the configuration, the strides and the number of threads: all give the same bits.
 """
 
 import functools

@@ -17,16 +17,9 @@ licence: Apache-2.0
 Some columns of a token are summed over its experts in registers, in the experts' order, scaled and
 rounded once: every input is read once, every output written once.
 
-- `vectors` of 16 columns are summed at a time: more of them make longer runs of each expert's row, and
-  more loads in flight.
-- `split` spreads the tokens over torch's threads: one block each, or blocks of 64 KiB on demand, which
-  evens out a busy core. A parallel region costs microseconds, so the smallest inputs stay on one thread.
-- `stream` writes past the caches: it spares the read of each output line, and pays where the output is
-  larger than the caches.
-- `huge_pages` asks the kernel to back a fresh output with 2 MiB pages: 4 KiB page faults cost several
-  times what the operator does.
-
-A sum has one order whatever the configuration: all give the same bits.
+`vectors` of 16 columns are summed at a time: more of them make longer runs of each expert's row, and more
+loads in flight. `split`, `stream` and `huge_pages` mean what they mean in
+kernels/cpp/rms_norm/vector_rows. A sum has one order whatever the configuration: all give the same bits.
 """
 
 import functools

@@ -18,15 +18,9 @@ Gate and up projection lie in the two halves of a row. One pass reads both and w
 read; the library's exponential, called an element at a time, would take longer than the memory does, so
 16 are computed at once.
 
-- `split` spreads the rows over torch's threads: one block each, or blocks of 64 KiB on demand, which
-  evens out a busy core. A parallel region costs microseconds, so the smallest inputs stay on one thread.
-- `stream` writes past the caches: it spares the read of each output line, and pays where the output is
-  larger than the caches.
-- `prefetch` asks for what lies that many elements ahead in both halves.
-- `huge_pages` asks the kernel to back a fresh output with 2 MiB pages: 4 KiB page faults cost several
-  times what the operator does.
-
-Each element depends on nothing but its own two inputs: the result is the same whatever the configuration.
+`prefetch` asks for what lies that many elements ahead in both halves; `split`, `stream` and `huge_pages`
+mean what they mean in kernels/cpp/rms_norm/vector_rows. Each element depends on nothing but its own two
+inputs: the result is the same whatever the configuration.
 """
 
 import functools
