@@ -82,9 +82,12 @@ class Kept:
     def _rows(self) -> tuple[int, int]:
         """The rows that are looked at: first, and how many."""
         rows = self.spec.dims[self.problem.rows] if self.problem.rows else 1
-        if self.spec.tile_rows is None and self.problem.elements(self.spec.shape) <= _WHOLE:
-            return 0, rows
-        count = min(rows, _ROWS)
+        count = _ROWS
+        if self.spec.tile_rows is None:  # a GPU's judge can look at more
+            if self.problem.elements(self.spec.shape) <= _WHOLE:
+                return 0, rows
+            count = max(count, _WHOLE // 4 // self.problem.width(self.spec.shape))
+        count = min(rows, count)
         return self.dice.randrange(rows - count + 1), count
 
     def _changes(self, start: int, count: int) -> tuple[Edit, ...]:
