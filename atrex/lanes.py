@@ -2,7 +2,7 @@
 
 Most of a judgement on a GPU is waiting: for workers to start, for compilers, for the sanitizer. Gates that
 call on small shapes and take long have a worker of their own there. A verdict that can be due to the
-neighbours, who take memory and time, is not kept: the gate runs again when nothing else does.
+neighbours, who take memory and time, is not kept: the gate runs again when nothing else does, and says so.
 """
 
 from __future__ import annotations
@@ -105,7 +105,10 @@ def beside(
                 wait(running.values())
                 for lane in lanes.values():
                     lane.sessions.close()
-                verdict = judge(gate, main.sessions)
+                again = judge(gate, main.sessions)
+                verdict = again.model_copy(
+                    update={"metrics": {**again.metrics, "judged_again_after": verdict.reason[:160]}}
+                )
             yield verdict
     finally:
         for lane in lanes.values():

@@ -21,6 +21,7 @@ from typing import get_args
 
 from atrex.candidate import load_candidate
 from atrex.commands.common import choose_device, operator_cases
+from atrex.errors import AtrexError
 from atrex.gates.context import Level
 from atrex.judge import Engine
 from atrex.problem import resolve_operator
@@ -64,4 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except AtrexError as error:
+        print(f"gate_times: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

@@ -77,15 +77,18 @@ case ${1:-optimize} in
     live)
         read -ra ops <<<"${OPS:?}"
         gpus=$(nvidia-smi -L | wc -l)
+        jobs=() failed=0
         for gpu in $(seq 0 $((gpus - 1))); do
             mine=()
             for ((i = gpu; i < ${#ops[@]}; i += gpus)); do mine+=("${ops[i]}"); done
             [ ${#mine[@]} -gt 0 ] || continue
             CUDA_VISIBLE_DEVICES=$gpu ATREX_HOME=/tmp/atrex-home-$gpu python3 -u benchmarks/live_search.py "${mine[@]}" \
                 --device cuda --seconds "${PER_OP:-90}" ${ARGS:-} --output "$out/live$gpu.md" >"$out/live$gpu.txt" 2>&1 &
+            jobs+=($!)
         done
-        wait
+        for job in "${jobs[@]}"; do wait "$job" || failed=$?; done
         tail -n 5 "$out"/live*.txt
+        exit "$failed"
         ;;
     cheats)
         time python3 -m pytest -q -p no:cacheprovider ${ARGS:-tests/test_cheats.py tests/foreign tests/test_gradients.py} \

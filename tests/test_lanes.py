@@ -24,12 +24,11 @@ CASES = [case for case in load_workload().cases("rms_norm") if case.id == "rms_n
 # Only one process at a time can have the lock, as only some can have a GPU's memory.
 SHORT_OF_MEMORY = """
 import fcntl
-import os
 
 import torch
 from bench.rms_norm.reference import reference
 
-LOCK = open(os.environ["TMPDIR"] + "/memory", "w")
+LOCK = open(torch.__file__)  # every lane has a scratch directory of its own
 
 
 class Model(torch.nn.Module):
@@ -92,6 +91,9 @@ def test_what_neighbours_took_is_judged_again(engine: Engine) -> None:
     candidate = Candidate("rms_norm", "torch", SHORT_OF_MEMORY)
     judgement = judged(engine, candidate, beside=True)
     assert {v.status for v in judgement.verdicts if v.gate != "authenticity"} == {Status.PASS}
+    again = [v.metrics["judged_again_after"] for v in judgement.verdicts if "judged_again_after" in v.metrics]
+    assert again
+    assert all("another process has it" in str(reason) for reason in again)
 
 
 def test_a_session_stopped_by_another_thread(engine: Engine) -> None:
