@@ -41,7 +41,7 @@ from atrex.withhold import withheld
 _REQUEST: TypeAdapter[Any] = TypeAdapter(protocol.Request)
 # What the sandbox's walls answer: permissions, read-only mounts, a network without interfaces.
 _WALLS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENETUNREACH, errno.EAFNOSUPPORT}
-_REFUSALS = (NotImplementedError, TypeError, ValueError, AssertionError)
+_REFUSALS = (NotImplementedError, TypeError, ValueError, AssertionError)  # many kernels assert what they need
 
 
 def idle(channel: Channel) -> None:
