@@ -8,9 +8,14 @@ The bound is measured by Monte Carlo arithmetic (D. S. Parker, "Monte Carlo Arit
 1997): the gradient is taken again with every input, every upstream element and the result of every operation,
 forward and backward, off by a random sign times u (min(n, 6 sqrt(n)) + k), n the largest extent and k the
 contract's further roundings, and with every gradient that passes a named rounding off by half a unit of that
-dtype. Three times the RMS change over sixteen draws, element by element, is the allowance. Terms of a sum
-move on their own, so it grows like the root of the sum of their squares, as rounding errors do; and where
-values cancel, what their own roundings leave is seen.
+dtype. Five times the RMS change over 32 draws, element by element, is the allowance. Terms of a sum move on
+their own, so it grows like the root of the sum of their squares, as rounding errors do; and where values
+cancel, what their own roundings leave is seen.
+
+Why five: an honest sum of rounded terms, each off by an equally likely amount within half a unit, varies
+1/sqrt(3) as much as one whose terms are off by half a unit, so its error over the RMS of 32 draws is Student's
+t of 32 degrees over sqrt(3). That exceeds five with a probability of 6e-10 for each element, and a judgement
+looks at some 10^7.
 """
 
 from __future__ import annotations
@@ -29,8 +34,8 @@ from atrex.fallback.operations import classify_op
 from atrex.problem import LAMBDA, UNIT_ROUNDOFF, Draw, Expected, Problem
 from atrex.records import Shape
 
-_DRAWS = 16
-_SPREAD = 3.0
+_DRAWS = 32
+_SPREAD = 5.0
 _noise: ContextVar[_MonteCarlo | None] = ContextVar("noise", default=None)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from agent.proposers.baselines import eager
 from atrex.candidate import Candidate
 from atrex.gradient import eager_gradient, expected_gradient, upstream
 from atrex.inputs import draw_values
@@ -90,12 +91,23 @@ def test_the_sign_of_a_zero_that_a_difference_leaves_is_nobody_s(verifier: Verif
     assert found.status is Status.PASS, found.reason
 
 
+@pytest.mark.parametrize("operator", OURS)
+def test_eager_pytorch_passes(verifier: Verifier, operator: str) -> None:
+    """At the widths of production, where torch's own backward on a CPU has been seen to be far off."""
+    candidate = eager(load_problem(operator).spec)
+    cases = load_workload(operators=[operator]).cases(operator)
+    judgement = verifier.judge(candidate, cases, level="screen", gates=("gradients",))
+    verifier.engine.forget(candidate)
+    found = judgement.verdicts[0]
+    assert found.status is Status.PASS, (judgement.seed, found.reason)
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_backward_fails(verifier: Verifier, name: str) -> None:
     right, wrong = WRONG[name]
     assert BACKWARD.count(right) == 1
     found = verdict(verifier, BACKWARD.replace(right, wrong))
-    assert found.status is Status.FAIL, found
+    assert found.status is Status.FAIL, found.metrics
     assert found.witness is not None
     assert "gradient" in found.reason
 
@@ -130,7 +142,7 @@ def _tiny(operator: str) -> Shape:
 
 @pytest.mark.parametrize("operator", OURS)
 def test_eager_autograd_is_near_the_oracle(operator: str) -> None:
-    """Within a hundredth of the result; how near a candidate must be, the bound says."""
+    """Within a hundredth of the result; the allowance is at most five times two roundings to bf16."""
     problem, shape = load_problem(operator), _tiny(operator)
     inputs = draw_values(problem, InputSpec(shape=shape, seed=3), CPU)
     above = upstream(problem, shape, 5, CPU)
@@ -139,4 +151,4 @@ def test_eager_autograd_is_near_the_oracle(operator: str) -> None:
         error = eager_gradient(problem, shape, inputs, above, name).double() - expected.value
         assert float(error.norm()) <= 0.01 * float(expected.value.norm()), name
         assert expected.slack is not None
-        assert float(expected.slack.norm()) <= 0.02 * float(expected.value.norm())
+        assert float(expected.slack.norm()) <= 5 * 2**0.5 * 2**-8 * float(expected.value.norm())

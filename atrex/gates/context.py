@@ -146,7 +146,7 @@ class GateContext:
             shape = self._reduced(case, full, cuts)
             if key not in smallest or self._simpler(shape, smallest[key]):
                 smallest[key] = shape
-        return _distinct(smallest.values())
+        return distinct(smallest.values())
 
     def _simpler(self, shape: Shape, other: Shape) -> bool:
         """Fewer elements, but not at the price of rows: of a single one nothing can be told from another."""
@@ -362,7 +362,7 @@ def nearest_legal(legal: DimSpec, extent: int) -> int:
     return min(most, max(least, round(extent / step) * step))
 
 
-def _distinct(shapes: Iterable[Shape]) -> list[Shape]:
+def distinct(shapes: Iterable[Shape]) -> list[Shape]:
     """Shapes without their repetitions, in order."""
     found = list[Shape]()
     for shape in shapes:

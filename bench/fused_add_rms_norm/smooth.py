@@ -12,7 +12,12 @@ from atrex.problem import Init
 
 
 def smooth(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The sum, rounded to bf16, and its rms_norm."""
+    """The sum, rounded to bf16, and its rms_norm.
+
+    The gradient that comes back through the norm is rounded as a tensor of its own, as the sum is one, before
+    the residual's is added to it.
+    """
     total = narrow(inputs["x"] + inputs["residual"])
-    scale = torch.rsqrt(total.square().mean(-1, keepdim=True) + init["eps"])
-    return {"out": total * scale * inputs["weight"], "residual": total}
+    normed = narrow(total)
+    scale = torch.rsqrt(normed.square().mean(-1, keepdim=True) + init["eps"])
+    return {"out": normed * scale * inputs["weight"], "residual": total}

@@ -42,9 +42,16 @@ def make_inputs(draw: Draw) -> dict[str, Tensor]:
 
 
 def reference(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Eager PyTorch as a competent user writes it: layer_norm of bf16 computes in fp32 and rounds once."""
-    x = inputs["x"]
-    return {"out": functional.layer_norm(x, x.shape[-1:], inputs["weight"], inputs["bias"], init["eps"])}
+    """Eager PyTorch as a competent user writes it: layer_norm of bf16 computes in fp32 and rounds once.
+
+    Its backward on a CPU sums the gradients of weight and bias in their dtype and keeps each row's mean and
+    scale in it (torch 2.13): where a gradient is wanted there, all is widened.
+    """
+    x, weight, bias = operands = tuple(inputs[name] for name in ("x", "weight", "bias"))
+    if not x.is_cuda and any(operand.requires_grad for operand in operands):
+        x, weight, bias = (operand.float() for operand in operands)
+    out = functional.layer_norm(x, x.shape[-1:], weight, bias, init["eps"])
+    return {"out": out.to(inputs["x"].dtype)}
 
 
 def oracle(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Expected]:
