@@ -1,0 +1,47 @@
+"""benchmarks/repeat.py: what is right passes each time, and what is wrong is counted with its seed."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+repeat: Any = importlib.import_module("repeat")
+calibration: Any = importlib.import_module("calibration")
+
+WRONG = next(m for m in calibration.mutants() if m.name == "rms_norm/cpp/returns_fp32")
+
+
+def test_a_rejection_is_counted_with_its_seed(tmp_path: Path) -> None:
+    wrong = repeat.Task("rms_norm", WRONG, ("interface",), (4, 5), "cpu", "screen", float("inf"))
+    right = repeat.Task("l2_norm", None, ("interface",), (4, 5), "cpu", "screen", float("inf"))
+    page = tmp_path / "page.md"
+    assert not repeat.run([wrong, right], 1, "cpu", "the command", page)
+    said = page.read_text(encoding="utf-8")
+    assert "**2 of 4 judgements reject**" in said
+    assert "| rms_norm/cpp/returns_fp32 | 2 | 2 |" in said
+    assert "| l2_norm/eager | 2 | 0 |" in said
+    assert "- rms_norm/cpp/returns_fp32, seed 5, interface: FAIL out is float32" in said
+
+
+def test_no_judgement_begins_after_its_time(tmp_path: Path) -> None:
+    late = repeat.Task("l2_norm", None, ("interface",), (4, 5), "cpu", "screen", 0.0)
+    task, judgements = repeat.judge(late)
+    assert (task, judgements) == (late, [])
+
+
+def test_every_honest_kernel_and_every_operator_has_its_turn(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = repeat.command_line().parse_args(["--times", "7"])
+    todo = repeat.tasks(asked)
+    honest = [s.name for s in calibration.honest_kernels() if s.runs_on("cpu")]
+    eager = [f"{operator}/eager" for operator in repeat.operators()]
+    assert [task.name for task in todo] == [*honest, *eager] * 2
+    assert {task.seeds for task in todo} == {(0, 1, 2, 3, 4), (5, 6)}
+    assert not any("authenticity" in task.gates for task in todo if task.specimen is None)
+    with pytest.raises(SystemExit):
+        repeat.main(["--gate", "no_such_gate"])
+    assert "invalid choice" in capsys.readouterr().err
