@@ -226,9 +226,12 @@ class Calibration:
         return "accepts"
 
     def gate_of(
-        self, session: Session, stack: ExitStack, factor: float = 1.0
+        self, session: Session, stack: ExitStack, factor: float = 1.0, seed: int | None = None
     ) -> Callable[[str, Level], Verdict]:
-        """A function that runs one gate in this session: a worker a mutant is enough."""
+        """A function that runs one gate in this session: a worker a mutant is enough.
+
+        `factor`: of every error bound; `seed`: of the inputs, a new one a gate if there is none.
+        """
         gates = {gate.name: gate for gate in GATES}
         cases = cases_of(session.candidate.operator)
 
@@ -236,7 +239,8 @@ class Calibration:
             return stack.enter_context(self.verifier.sanitizing().session(session.candidate))
 
         def judge(gate: str, level: Level) -> Verdict:
-            context = gate_context(gate, session, cases, level, new_seed(), "atrex verify", sanitized, factor)
+            drawn = new_seed() if seed is None else seed
+            context = gate_context(gate, session, cases, level, drawn, "atrex verify", sanitized, factor)
             return run_gate(gates[gate], context)
 
         return judge

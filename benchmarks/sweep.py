@@ -1,51 +1,98 @@
 """What hangs on the size of the error bound: verdicts with every bound times 1/4 ... 8.
 
-    python benchmarks/sweep.py --device cpu --op rms_norm --dsl cpp --output sweep.md
+    python benchmarks/sweep.py --device cpu --jobs 2 --output sweep.md
+    python benchmarks/sweep.py --device cuda --op rms_norm --dsl triton
 
 Honest kernels, and the mutants that a gate with a bound must reject, go through the gates that have one. A
 bound that is neither tight nor loose rejects no honest kernel well below 1, and no fewer mutants well above.
+
+All factors see the same inputs, so a wider bound cannot reject what a narrower one accepts: a kernel that
+passes at 1/4 passes at all, and one whose own gate rejects it at 8 is rejected by it at all. Only what is
+neither is judged at every factor.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import shlex
 import sys
 import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import ExitStack
 from pathlib import Path
 
 import calibration
 import torch
 
-from atrex.records import Status
+from atrex.records import Device, Status
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 GATES = ("sensitivity", "accumulation", "layouts", "accuracy", "shapes")
+_SEED = 2026
 
 
-def rejected_by(examiner: calibration.Calibration, specimen: calibration.Specimen, factor: float) -> str:
-    """The first gate with a bound that rejects at the screening level; empty if none does."""
-    candidate = specimen.candidate()
-    with ExitStack() as stack:
-        session = stack.enter_context(examiner.engine.session(candidate))
-        judge = examiner.gate_of(session, stack, factor)
-        for gate in sorted(GATES, key=lambda gate: gate != specimen.gate):
-            if judge(gate, "screen").status is Status.FAIL:
-                return gate
-    return ""
+def examine(specimen: calibration.Specimen, device: Device) -> tuple[str, ...]:
+    """For each factor the gate that rejects the specimen at the screening level; empty if none does."""
+    with calibration.Calibration(device) as examiner, ExitStack() as stack:
+        session = stack.enter_context(examiner.engine.session(specimen.candidate()))
+
+        def rejecting(factor: float) -> str:
+            judge = examiner.gate_of(session, stack, factor, _SEED)
+            for gate in sorted(GATES, key=lambda gate: gate != specimen.gate):
+                if judge(gate, "screen").status is Status.FAIL:
+                    return gate
+            return ""
+
+        decisive, verdict = (FACTORS[0], "") if specimen.honest else (FACTORS[-1], specimen.gate)
+        found = rejecting(decisive)
+        if found == verdict:
+            return (verdict,) * len(FACTORS)
+        return tuple(found if factor == decisive else rejecting(factor) for factor in FACTORS)
 
 
-def main() -> int:
-    """Sweep, and print a row for each specimen."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def report(rows: dict[calibration.Specimen, tuple[str, ...]], command: str) -> str:
+    """The page: how many of each kind are rejected at each factor, and every specimen on which it depends."""
+    lines = [
+        "# Verdicts with every error bound times a factor",
+        "",
+        f"`{command}`, {time.strftime('%Y-%m-%d')}, torch {torch.__version__}. Scaled is the "
+        "g of docs/gates.md, not the output's own rounding. Every factor sees the same inputs (one seed), at "
+        "the screening level, through the gates that have a bound: " + ", ".join(GATES) + ".",
+        "",
+        "| rejected, of | " + " | ".join(f"× {factor:g}" for factor in FACTORS) + " |",
+        "|---" * (len(FACTORS) + 1) + "|",
+    ]
+    for what, honest in (("honest kernels", True), ("mutants", False)):
+        found = [verdicts for specimen, verdicts in rows.items() if specimen.honest is honest]
+        counts = [sum(bool(verdicts[i]) for verdicts in found) for i in range(len(FACTORS))]
+        lines.append(f"| {len(found)} {what} | {' | '.join(map(str, counts))} |")
+    depends = [s for s, verdicts in rows.items() if len(set(map(bool, verdicts))) > 1]
+    lines += ["", f"The verdict on {len(depends)} of {len(rows)} depends on the factor.", ""]
+    lines += ["| specimen | must be | " + " | ".join(f"× {factor:g}" for factor in FACTORS) + " |"]
+    lines += ["|---" * (len(FACTORS) + 2) + "|"]
+    for specimen in sorted(depends, key=lambda one: one.name):
+        must = "accepted" if specimen.honest else f"rejected ({specimen.gate})"
+        lines.append(f"| {specimen.name} | {must} | {' | '.join(gate or '–' for gate in rows[specimen])} |")
+    missed = sorted(s.name for s, verdicts in rows.items() if not s.honest and not any(verdicts))
+    lines += [
+        "",
+        f"Mutants that no such gate rejects at a screening, at any factor: {', '.join(missed) or 'none'}.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Sweep, and write the page."""
+    parser = argparse.ArgumentParser(description="Verdicts with scaled error bounds.")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--op", action="append", default=[])
     parser.add_argument("--dsl", choices=calibration.DSLS)
-    parser.add_argument("--output", type=Path)
-    asked = parser.parse_args()
+    parser.add_argument("--match", default="", help="only the specimens whose name contains this")
+    parser.add_argument("--jobs", type=int, default=1, help="specimens at a time")
+    parser.add_argument("--output", type=Path, help="write the Markdown page here instead of printing it")
+    asked = parser.parse_args(arguments)
     mutants = [specimen for specimen in calibration.mutants() if specimen.gate in GATES]
     chosen = [
         specimen
@@ -53,27 +100,20 @@ def main() -> int:
         if specimen.runs_on(asked.device)
         and (not asked.op or specimen.operator in asked.op)
         and asked.dsl in (None, specimen.dsl)
+        and asked.match in specimen.name
     ]
-    command = shlex.join(["python", "benchmarks/sweep.py", *sys.argv[1:]])
-    lines = [
-        "# Verdicts with every error bound times a factor",
-        "",
-        f"`{command}`, {time.strftime('%Y-%m-%d')}, torch {torch.__version__}. Scaled is the "
-        "g of docs/gates.md, not the output's own rounding. In the table: the first gate with a bound that "
-        "rejects at a screening (a mutant's own gate is asked first); –: none.",
-        "",
-        "| specimen | must be | " + " | ".join(f"× {factor:g}" for factor in FACTORS) + " |",
-        "|---" * (len(FACTORS) + 2) + "|",
-    ]
-    with calibration.Calibration(asked.device) as examiner:
-        for specimen in chosen:
-            found = [rejected_by(examiner, specimen, factor) or "–" for factor in FACTORS]
-            examiner.engine.forget(specimen.candidate())
-            must = "accepted" if specimen.honest else f"rejected ({specimen.gate})"
-            lines.append(f"| {specimen.name} | {must} | {' | '.join(found)} |")
-            print(lines[-1], flush=True)
-    if asked.output:
-        asked.output.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    command = shlex.join(["python", "benchmarks/sweep.py", *(arguments or sys.argv[1:])])
+    rows = dict[calibration.Specimen, tuple[str, ...]]()
+    with ProcessPoolExecutor(asked.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        waiting = {pool.submit(examine, specimen, asked.device): specimen for specimen in chosen}
+        for future in as_completed(waiting):
+            specimen = waiting[future]
+            rows[specimen] = future.result()
+            print(specimen.name, *(gate or "–" for gate in rows[specimen]), flush=True)
+            if asked.output:
+                asked.output.write_text(report(rows, command), encoding="utf-8")
+    if not asked.output:
+        print(report(rows, command))
     return 0
 
 
