@@ -71,8 +71,9 @@ def render_verdicts(judgement: Judgement) -> RenderableType:
         mark = "°" if verdict.tolerance_free else ""
         status = Text(verdict.status, style=COLOURS[verdict.status])
         table.add_row(Text(plain(verdict.gate) + mark), status, _findings(verdict))
-    for gate in unspoken(judgement):
-        table.add_row(Text(plain(gate)), Text("not run", style="dim"), Text("required, and has not spoken"))
+    if missing := unspoken(judgement):
+        said = f"required, and without a verdict: {', '.join(plain(gate) for gate in missing)}"
+        table.add_row(Text(), Text("not run", style="dim"), Text(said, style="dim"))
     return Group(title, table)
 
 
