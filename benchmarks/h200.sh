@@ -11,6 +11,8 @@
 #   benchmarks/h200.sh third         # liger-kernel, fla-core, flag-gems through the gates (OPS, LEVEL, JOBS, ARGS)
 #   benchmarks/h200.sh fallbacks     # the labelled files of tests/fallbacks, read and run
 #   benchmarks/h200.sh calibrate     # honest kernels and mutants (ARGS: --op rms_norm --only honest …), JOBS at a time
+#   benchmarks/h200.sh sweep         # verdicts with every error bound times 1/4 to 8, JOBS at a time
+#   benchmarks/h200.sh repeat        # honest kernels judged again and again (ARGS: --match chunk_loop --times 200 …)
 #   benchmarks/h200.sh profiles      # what ncu and Kineto say of some kernels: fixtures of tests/agent/profiling
 #   benchmarks/h200.sh traces        # record tests/traces/recorded anew; with two GPUs also a trace of two ranks
 #   benchmarks/h200.sh landscape     # kernels with tunables, recorded for benchmarks/ablation.py (OPS, PER_OP, ARGS)
@@ -61,6 +63,14 @@ case ${1:-optimize} in
     calibrate)
         time python3 -u benchmarks/calibration.py --device cuda --jobs "${JOBS:-6}" ${ARGS:-} \
             --output "$out/calibration.md" 2>&1 | tee "$out/calibration.txt"
+        ;;
+    sweep)
+        time python3 -u benchmarks/sweep.py --device cuda --jobs "${JOBS:-8}" ${ARGS:-} \
+            --output "$out/sweep.md" 2>&1 | tee "$out/sweep.txt"
+        ;;
+    repeat)
+        time python3 -u benchmarks/repeat.py --device cuda --jobs "${JOBS:-8}" ${ARGS:-} \
+            --output "$out/repeat.md" 2>&1 | tee "$out/repeat.txt"
         ;;
     profiles)
         time python3 -u benchmarks/profiles.py ${ARGS:-} --output "$out/profiles.json" 2>&1 | tee "$out/profiles.txt"

@@ -69,9 +69,14 @@ def report(rows: dict[calibration.Specimen, tuple[str, ...]], command: str) -> s
         counts = [sum(bool(verdicts[i]) for verdicts in found) for i in range(len(FACTORS))]
         lines.append(f"| {len(found)} {what} | {' | '.join(map(str, counts))} |")
     depends = [s for s, verdicts in rows.items() if len(set(map(bool, verdicts))) > 1]
-    lines += ["", f"The verdict on {len(depends)} of {len(rows)} depends on the factor.", ""]
-    lines += ["| specimen | must be | " + " | ".join(f"× {factor:g}" for factor in FACTORS) + " |"]
-    lines += ["|---" * (len(FACTORS) + 2) + "|"]
+    lines += [
+        "",
+        f"The verdict on {len(depends)} of {len(rows)} depends on the factor.",
+        *([""] if depends else []),
+    ]
+    if depends:
+        lines += ["| specimen | must be | " + " | ".join(f"× {factor:g}" for factor in FACTORS) + " |"]
+        lines += ["|---" * (len(FACTORS) + 2) + "|"]
     for specimen in sorted(depends, key=lambda one: one.name):
         must = "accepted" if specimen.honest else f"rejected ({specimen.gate})"
         lines.append(f"| {specimen.name} | {must} | {' | '.join(gate or '–' for gate in rows[specimen])} |")
