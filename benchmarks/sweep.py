@@ -83,7 +83,8 @@ def report(rows: dict[calibration.Specimen, tuple[str, ...]], command: str) -> s
     missed = sorted(s.name for s, verdicts in rows.items() if not s.honest and not any(verdicts))
     lines += [
         "",
-        f"Mutants that no such gate rejects at a screening, at any factor: {', '.join(missed) or 'none'}.",
+        "Mutants that no such gate rejects at a screening, whatever the factor: "
+        f"{', '.join(missed) or 'none'}.",
     ]
     return "\n".join(lines) + "\n"
 
