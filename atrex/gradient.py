@@ -13,9 +13,9 @@ their own, so it grows like the root of the sum of their squares, as rounding er
 cancel, what their own roundings leave is seen.
 
 Why five: an honest sum of rounded terms, each off by an equally likely amount within half a unit, varies
-1/sqrt(3) as much as one whose terms are off by half a unit, so its error over the RMS of 32 draws is Student's
-t of 32 degrees over sqrt(3). That exceeds five with a probability of 6e-10 for each element, and a judgement
-looks at some 10^7.
+1/sqrt(3) as much as one whose terms are off by half a unit, so its error over the RMS of 32 draws is like
+Student's t of 32 degrees over sqrt(3). That is above five with a probability of 7e-10 for each element, and a
+judgement looks at some 10^7.
 """
 
 from __future__ import annotations

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import argparse
 import ast
-import multiprocessing
 import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.util import Finalize
@@ -35,6 +34,7 @@ from atrex.gates import GATE_NAMES, GATES
 from atrex.gates.context import Level
 from atrex.inputs import build_inputs
 from atrex.judge import CandidateFault, Engine, Session, new_seed
+from atrex.pool import process_pool
 from atrex.problem import Problem, load_problem
 from atrex.protocol import Call, InputSpec
 from atrex.records import Case, Device, Shape, Status, Verdict
@@ -314,7 +314,7 @@ def _campaign(
 ) -> dict[Specimen, str]:
     """Examine them, so many at a time; those that the machine and not they failed, and how."""
     failed = dict[Specimen, str]()
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with process_pool(jobs) as pool:
         waiting = {pool.submit(_examine, specimen, *settings, jobs == 1): specimen for specimen in specimens}
         for future in as_completed(waiting):
             try:

@@ -8,10 +8,9 @@ Exits with 1 if a gate rejects or cannot judge an operator's own reference.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from pathlib import Path
 
 from agent.bench_plan import spread
@@ -20,6 +19,7 @@ from atrex.commands.common import choose_device
 from atrex.gates import GATES, GRADIENTS
 from atrex.gates.context import Level
 from atrex.judge import Engine
+from atrex.pool import process_pool
 from atrex.problem import load_problem, operators
 from atrex.provenance import provenance
 from atrex.records import Device, Judgement, Status, Verdict
@@ -76,8 +76,7 @@ def main() -> int:
             asked.output.write_text("\n".join((*lines, *sorted(rows.values()))) + "\n", encoding="utf-8")
 
     names = asked.operators or operators()
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(asked.jobs, mp_context=context) as pool:
+    with process_pool(asked.jobs) as pool:
         futures = {pool.submit(judge, name, device, asked.level, asked.cases): name for name in names}
         for future in as_completed(futures):
             note(futures[future], *future.result())

@@ -11,12 +11,11 @@ the device, which is a thing to try as well. Exits with 1 if a judgement did not
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import shlex
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
@@ -30,6 +29,7 @@ from atrex.foreign.rates import share
 from atrex.gates import GATES, GRADIENTS, gates_for
 from atrex.gates.context import Level
 from atrex.judge import Engine
+from atrex.pool import process_pool
 from atrex.problem import load_problem, operators, resolve_operator
 from atrex.provenance import provenance
 from atrex.records import Device, Judgement, Status, Verdict
@@ -124,7 +124,7 @@ def run(todo: Sequence[Task], jobs: int, device: Device, command: str, output: P
     """Judge them, several at a time; whether all passed."""
     tallies = {task.name: Tally() for task in todo}
     page = ""
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with process_pool(jobs) as pool:
         for future in as_completed([pool.submit(judge, task) for task in todo]):
             task, judgements = future.result()
             tally = tallies[task.name]

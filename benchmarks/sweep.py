@@ -14,18 +14,18 @@ neither is judged at every factor.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import shlex
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from contextlib import ExitStack
 from pathlib import Path
 
 import calibration
 import torch
 
+from atrex.pool import process_pool
 from atrex.records import Device, Status
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     command = shlex.join(["python", "benchmarks/sweep.py", *(arguments or sys.argv[1:])])
     rows = dict[calibration.Specimen, tuple[str, ...]]()
-    with ProcessPoolExecutor(asked.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with process_pool(asked.jobs) as pool:
         waiting = {pool.submit(examine, specimen, asked.device): specimen for specimen in chosen}
         for future in as_completed(waiting):
             specimen = waiting[future]

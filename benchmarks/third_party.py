@@ -18,12 +18,11 @@ from __future__ import annotations
 
 import argparse
 import ast
-import multiprocessing
 import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,6 +36,7 @@ from atrex.contract import InitSpec, PowerOfTwo
 from atrex.gates import GATE_NAMES
 from atrex.gates.context import Level
 from atrex.judge import Engine
+from atrex.pool import process_pool
 from atrex.problem import Problem, load_problem, operators
 from atrex.records import Case, Device, FaultKind, Judgement, Shape, Status, Verdict
 from atrex.roofline import hardware_name
@@ -281,7 +281,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             asked.output.write_text(page + "\n", encoding="utf-8")
 
     how = (device, asked.level, asked.cases, asked.gate or (), asked.seed)
-    with ProcessPoolExecutor(asked.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with process_pool(asked.jobs) as pool:
         futures = {pool.submit(judge, w, *how): w for w in chosen}
         for future in as_completed(futures):
             note(futures[future], *future.result())

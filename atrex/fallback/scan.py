@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ from pathlib import Path
 from atrex.errors import UsageError
 from atrex.fallback.records import FileReport, Finding, Hunt, Outcome, Summary
 from atrex.fallback.static import analyse, raise_recursion_limit
+from atrex.pool import process_pool
 
 _FEW = 48  # files that one process reads before others would have started
 _CHUNK = 32
@@ -53,11 +52,10 @@ def scan(jobs: Sequence[Job], processes: int | None = None) -> Iterator[FileRepo
         raise_recursion_limit()
         yield from map(_read, jobs)
         return
-    context = multiprocessing.get_context("spawn")
     parts = [jobs[at : at + _CHUNK] for at in range(0, len(jobs), _CHUNK)]
     done = 0
     try:
-        with ProcessPoolExecutor(processes, mp_context=context, initializer=raise_recursion_limit) as pool:
+        with process_pool(processes, raise_recursion_limit) as pool:
             for reports in pool.map(_read_all, parts):
                 yield from reports
                 done += 1
@@ -76,9 +74,8 @@ def _read_all(jobs: Sequence[Job]) -> list[FileReport]:
 
 def _alone(job: Job) -> FileReport:
     """In a process of its own, which it may end."""
-    context = multiprocessing.get_context("spawn")
     try:
-        with ProcessPoolExecutor(1, mp_context=context, initializer=raise_recursion_limit) as pool:
+        with process_pool(1, raise_recursion_limit) as pool:
             return pool.submit(_read, job).result()
     except BrokenProcessPool:
         reason = "it ends the process that reads it"

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 import sys
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
 
 from atrex.judge import CandidateFault, Engine, Session, Timeouts
+from atrex.pool import process_pool
 from atrex.problem import load_problem
 from atrex.records import Case, Device, FaultKind
 from atrex.verify import Verifier
@@ -78,8 +78,7 @@ def run(
             reports.append(run_chunk(chunk, options))
             progress(reports[-1])
         return reports
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=spawn) as pool:
+    with process_pool(jobs) as pool:
         futures = [pool.submit(run_chunk, chunk, options) for chunk in work]
         for future in as_completed(futures):
             reports.append(future.result())
