@@ -17,11 +17,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from atrex.gates.context import GateContext, make_plan
 from atrex.inputs import build_inputs
 from atrex.judge import CandidateFault, Outcome, Session
-from atrex.problem import load_problem
+from atrex.problem import Expected, load_problem
 from atrex.protocol import Call, CallReport
 from atrex.records import FaultKind
 from tests.mutation.legal import Drawer, Trial
-from tests.mutation.witness import CLEAR, Difference, Grounds, difference_of, search, truth_of
+from tests.mutation.witness import CLEAR, Difference, Grounds, difference_of, exact, search, truth_of
 from traces.workload import load_workload
 
 CPU = torch.device("cpu")
@@ -105,6 +105,15 @@ def test_bits_forms_and_checked_outputs_have_no_bound(operator: str, change: dic
     found = difference(operator, change)
     assert found is not None
     assert found.ratio == math.inf
+
+
+def test_every_nan_is_the_same_nan() -> None:
+    value = torch.tensor([1.0, math.nan, 2.0], dtype=torch.bfloat16)
+    other = (value.view(torch.int16) ^ torch.tensor([0, -32768, 0], dtype=torch.int16)).view(torch.bfloat16)
+    expected = Expected(value, torch.zeros(3))
+    assert exact("out", other, expected) is None
+    found = exact("out", -other, expected)
+    assert found == Difference(math.inf, "out: bits differ in 2 of 3 elements")
 
 
 def test_a_write_outside_is_a_witness() -> None:
