@@ -29,7 +29,7 @@ test: $(STAMP)  ## everything but the slow suites
 test-slow: $(STAMP)  ## every honest kernel and mutant through all gates
 	$(BIN)/python -m pytest -m slow
 
-# A real small model behind llama.cpp's server; compiling that takes some ten minutes, once.
+# A real small model behind llama.cpp's server; compiling that takes some minutes, once (all of it 5 min 1 s on two cores).
 LLM := .venv-llm
 $(LLM)/.installed:
 	$(PYTHON) -m venv $(LLM)
