@@ -29,7 +29,7 @@ test: $(STAMP)  ## everything but the slow suites
 test-slow: $(STAMP)  ## every honest kernel and mutant through all gates
 	$(BIN)/python -m pytest -m slow
 
-# A real small model behind llama.cpp's server; compiling that takes some minutes, once (all of it 5 min 1 s on two cores).
+# A real small model behind llama.cpp's server; with compiling that, once, 5 min 1 s on two cores.
 LLM := .venv-llm
 $(LLM)/.installed:
 	$(PYTHON) -m venv $(LLM)

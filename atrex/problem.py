@@ -286,6 +286,10 @@ class Problem:
         sliced = [tensor for tensor in self.tensors if tensor.shape[:1] == (self.rows,)]
         return max([1, *(math.prod(self.tensor_shape(tensor, shape)[1:]) for tensor in sliced)])
 
+    def fitting_rows(self, shape: Shape, rows: int, most: int) -> int:
+        """So many rows, or as many as have `most` elements; one at least, unless none is wanted."""
+        return max(1, min(rows, most // self.width(shape))) if rows else 0
+
     def precision(self, output: str, shape: Shape) -> Precision:
         """The declared precision of an output: its own, else the contract's."""
         own, contract = self.spec.outputs[output], self.contract

@@ -38,7 +38,7 @@ from agent.proposers.random import RandomProposer
 from agent.proposers.search import SearchProposer
 from agent.recorded import Landscape, RecordedLab, load_landscape
 from agent.search import Search
-from atrex.errors import AtrexError, UsageError
+from atrex.errors import UsageError, run_script
 
 # A full judgement / a screening of the C++ rms_norm: 45.1 s / 13.5 s and 30.6 s / 9.2 s on a CPU.
 FULL_FACTOR = 3.3
@@ -393,8 +393,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except AtrexError as error:
-        print(f"ablation: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    run_script(main)

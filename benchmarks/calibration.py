@@ -30,12 +30,13 @@ from calibration_report import ALLCLOSE_CASES, report
 from agent.bench_plan import spread
 from atrex.audit.tasks import allclose
 from atrex.candidate import Candidate, load_candidate
+from atrex.errors import UsageError, run_script
 from atrex.gates import GATE_NAMES, GATES
 from atrex.gates.context import Level
 from atrex.inputs import build_inputs
 from atrex.judge import CandidateFault, Engine, Session, new_seed
 from atrex.pool import process_pool
-from atrex.problem import Problem, load_problem
+from atrex.problem import Problem, load_problem, resolve_operator
 from atrex.protocol import Call, InputSpec
 from atrex.records import Case, Device, Shape, Status, Verdict
 from atrex.verify import Verifier, engine_kind, gate_context, run_gate
@@ -255,7 +256,7 @@ def cut(problem: Problem, case: Case, most: int) -> Shape:
     """A production shape with as many rows as have `most` elements; where not even one is, reduced in all."""
     shape = problem.shape(case)
     if problem.rows is not None:
-        rows = max(1, min(shape.dims[problem.rows], most // problem.width(shape)))
+        rows = problem.fitting_rows(shape, shape.dims[problem.rows], most)
         shape = problem.resize(shape, **{problem.rows: rows})
     return shape if problem.elements(shape) <= most else problem.shape(problem.small(case))
 
@@ -263,19 +264,32 @@ def cut(problem: Problem, case: Case, most: int) -> Shape:
 _calibrations: list[Calibration] = []  # of this process of the pool: one engine serves all its specimens
 
 
-def _examine(specimen: Specimen, device: Device, level: Level, named_only: bool, alone: bool) -> Finding:
+def of_this_process(
+    device: Device, level: Level = "full", *, named_only: bool = False, alone: bool = True
+) -> Calibration:
+    """The one that a process of a pool keeps: the first call says how it is."""
     if not _calibrations:
         _calibrations.append(Calibration(device, level, named_only=named_only, alone=alone))
         # A pool's processes end without atexit.
         Finalize(None, _calibrations[0].__exit__, exitpriority=10)
-    return _calibrations[0].examine(specimen)
+    return _calibrations[0]
+
+
+def _examine(specimen: Specimen, device: Device, level: Level, named_only: bool, alone: bool) -> Finding:
+    return of_this_process(device, level, named_only=named_only, alone=alone).examine(specimen)
+
+
+def require_some(chosen: Sequence[object]) -> None:
+    """Raises UsageError where nothing was chosen: a run over nothing would look like a success."""
+    if not chosen:
+        raise UsageError("nothing in the calibration set is chosen by these options")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the calibration; the exit status says whether every verdict is the known one."""
     parser = argparse.ArgumentParser(description="Calibrate the gates.")
     parser.add_argument("--device", choices=get_args(Device), default="cpu")
-    parser.add_argument("--op", action="append", help="only this operator; repeatable")
+    parser.add_argument("--op", action="append", type=resolve_operator, help="only this operator; repeatable")
     parser.add_argument("--only", choices=("mutants", "honest"), help="half of the set")
     parser.add_argument("--match", default="", help="only the specimens whose name contains this")
     parser.add_argument("--level", choices=get_args(Level), default="full", help="of honest kernels' gates")
@@ -287,6 +301,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen += [] if options.only == "mutants" else honest_kernels()
     chosen = [s for s in chosen if s.runs_on(options.device) and options.match in s.name]
     chosen = [s for s in chosen if not options.op or s.operator in options.op]
+    require_some(chosen)
     command = shlex.join(["python", "benchmarks/calibration.py", *(arguments or sys.argv[1:])])
     found: list[Finding] = []
 
@@ -344,4 +359,4 @@ def _progress(finding: Finding) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import cProfile
 import pstats
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import get_args
 
 from atrex.candidate import load_candidate
 from atrex.commands.common import choose_device, operator_cases
-from atrex.errors import AtrexError
+from atrex.errors import run_script
 from atrex.gates.context import Level
 from atrex.judge import Engine
 from atrex.problem import resolve_operator
@@ -65,8 +64,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except AtrexError as error:
-        print(f"gate_times: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    run_script(main)

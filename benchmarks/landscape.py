@@ -43,7 +43,7 @@ from agent.machine import calibration_of
 from agent.recorded import Cell, Landscape, Pace, Point, combinations, growing_grids, planned, save_landscape
 from atrex.candidate import Candidate
 from atrex.commands.common import choose_device, operator_cases
-from atrex.errors import AtrexError, UsageError
+from atrex.errors import AtrexError, UsageError, run_script
 from atrex.gates.context import GateContext, Rejection, Undecided, make_plan
 from atrex.judge import CandidateFault, Engine, HarnessError, Session, Timeouts
 from atrex.measure import Protocol, Timing, measure_case, protocol_for
@@ -383,8 +383,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except AtrexError as error:
-        print(f"landscape: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    run_script(main)

@@ -35,7 +35,7 @@ from agent.retrieve import Retriever
 from agent.search import Search
 from atrex.candidate import Candidate
 from atrex.commands.common import choose_device, operator_cases
-from atrex.errors import AtrexError
+from atrex.errors import run_script
 from atrex.judge import CandidateFault, Engine
 from atrex.measure import Protocol, Timing, protocol_for
 from atrex.problem import load_problem, resolve_operator
@@ -216,8 +216,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except AtrexError as error:
-        print(f"live_search: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    run_script(main)

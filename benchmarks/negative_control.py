@@ -16,11 +16,12 @@ from pathlib import Path
 from agent.bench_plan import spread
 from agent.proposers.baselines import eager
 from atrex.commands.common import choose_device
+from atrex.errors import run_script
 from atrex.gates import GATES, GRADIENTS
 from atrex.gates.context import Level
 from atrex.judge import Engine
 from atrex.pool import process_pool
-from atrex.problem import load_problem, operators
+from atrex.problem import load_problem, operators, resolve_operator
 from atrex.provenance import provenance
 from atrex.records import Device, Judgement, Status, Verdict
 from atrex.roofline import hardware_name
@@ -46,7 +47,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("operators", nargs="*")
+    parser.add_argument("operators", nargs="*", type=resolve_operator)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--level", choices=("screen", "full"), default="screen")
     parser.add_argument("--cases", type=int, help="at most so many an operator, evenly spread")
@@ -105,4 +106,4 @@ def _cell(verdict: Verdict | None) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
-from calibration import Specimen, cases_of, honest_kernels
+from calibration import Specimen, cases_of, honest_kernels, require_some
 
 from agent.proposers.baselines import eager
 from atrex.candidate import Candidate
-from atrex.errors import AtrexError
+from atrex.errors import run_script
 from atrex.foreign.rates import share
 from atrex.gates import GATES, GRADIENTS, gates_for
 from atrex.gates.context import Level
@@ -121,7 +121,7 @@ def tasks(asked: argparse.Namespace) -> list[Task]:
 
 
 def run(todo: Sequence[Task], jobs: int, device: Device, command: str, output: Path | None) -> bool:
-    """Judge them, several at a time; whether all passed."""
+    """Judge them, several at a time; whether some were judged, and all passed."""
     tallies = {task.name: Tally() for task in todo}
     page = ""
     with process_pool(jobs) as pool:
@@ -138,7 +138,8 @@ def run(todo: Sequence[Task], jobs: int, device: Device, command: str, output: P
                 output.write_text(page, encoding="utf-8")
     if not output:
         print(page)
-    return not any(tally.not_passed for tally in tallies.values())
+    seen = any(tally.judged for tally in tallies.values())
+    return seen and not any(tally.not_passed for tally in tallies.values())
 
 
 def report(tallies: dict[str, Tally], device: Device, command: str) -> str:
@@ -193,12 +194,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Judge what is asked for; the exit status says whether everything passed."""
     asked = command_line().parse_args(arguments)
     command = shlex.join(["python", "benchmarks/repeat.py", *(arguments or sys.argv[1:])])
-    return 0 if run(tasks(asked), asked.jobs, asked.device, command, asked.output) else 1
+    todo = tasks(asked)
+    require_some(todo)
+    return 0 if run(todo, asked.jobs, asked.device, command, asked.output) else 1
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except AtrexError as error:
-        print(f"repeat: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    run_script(main)

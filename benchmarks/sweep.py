@@ -25,8 +25,11 @@ from pathlib import Path
 import calibration
 import torch
 
+from atrex.errors import run_script
 from atrex.pool import process_pool
+from atrex.problem import resolve_operator
 from atrex.records import Device, Status
+from atrex.roofline import hardware_name
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 GATES = ("sensitivity", "accumulation", "layouts", "accuracy", "shapes")
@@ -35,27 +38,32 @@ _SEED = 2026
 
 def examine(specimen: calibration.Specimen, device: Device) -> tuple[str, ...]:
     """For each factor the gate that rejects the specimen at the screening level; empty if none does."""
-    with calibration.Calibration(device) as examiner, ExitStack() as stack:
-        session = stack.enter_context(examiner.engine.session(specimen.candidate()))
+    examiner = calibration.of_this_process(device, alone=False)
+    candidate = specimen.candidate()
+    try:
+        with ExitStack() as stack:
+            session = stack.enter_context(examiner.engine.session(candidate))
 
-        def rejecting(factor: float) -> str:
-            judge = examiner.gate_of(session, stack, factor, _SEED)
-            for gate in sorted(GATES, key=lambda gate: gate != specimen.gate):
-                if judge(gate, "screen").status is Status.FAIL:
-                    return gate
-            return ""
+            def rejecting(factor: float) -> str:
+                judge = examiner.gate_of(session, stack, factor, _SEED)
+                for gate in sorted(GATES, key=lambda gate: gate != specimen.gate):
+                    if judge(gate, "screen").status is Status.FAIL:
+                        return gate
+                return ""
 
-        decisive, verdict = (FACTORS[0], "") if specimen.honest else (FACTORS[-1], specimen.gate)
-        found = rejecting(decisive)
-        if found == verdict:
-            return (verdict,) * len(FACTORS)
-        return tuple(found if factor == decisive else rejecting(factor) for factor in FACTORS)
+            decisive, verdict = (FACTORS[0], "") if specimen.honest else (FACTORS[-1], specimen.gate)
+            found = rejecting(decisive)
+            if found == verdict:
+                return (verdict,) * len(FACTORS)
+            return tuple(found if factor == decisive else rejecting(factor) for factor in FACTORS)
+    finally:
+        examiner.engine.forget(candidate)
 
 
-def report(rows: dict[calibration.Specimen, tuple[str, ...]], command: str) -> str:
+def report(rows: dict[calibration.Specimen, tuple[str, ...]], device: Device, command: str) -> str:
     """The page: how many of each kind are rejected at each factor, and every specimen on which it depends."""
     lines = [
-        "# Verdicts with every error bound times a factor",
+        f"# Verdicts with every error bound times a factor, {hardware_name(device)}",
         "",
         f"`{command}`, {time.strftime('%Y-%m-%d')}, torch {torch.__version__}. Scaled is the "
         "g of docs/gates.md, not the output's own rounding. Every factor sees the same inputs (one seed), at "
@@ -93,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Sweep, and write the page."""
     parser = argparse.ArgumentParser(description="Verdicts with scaled error bounds.")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--op", action="append", default=[])
+    parser.add_argument("--op", action="append", type=resolve_operator, default=[])
     parser.add_argument("--dsl", choices=calibration.DSLS)
     parser.add_argument("--match", default="", help="only the specimens whose name contains this")
     parser.add_argument("--jobs", type=int, default=1, help="specimens at a time")
@@ -108,6 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         and asked.dsl in (None, specimen.dsl)
         and asked.match in specimen.name
     ]
+    calibration.require_some(chosen)
     command = shlex.join(["python", "benchmarks/sweep.py", *(arguments or sys.argv[1:])])
     rows = dict[calibration.Specimen, tuple[str, ...]]()
     with process_pool(asked.jobs) as pool:
@@ -117,11 +126,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows[specimen] = future.result()
             print(specimen.name, *(gate or "–" for gate in rows[specimen]), flush=True)
             if asked.output:
-                asked.output.write_text(report(rows, command), encoding="utf-8")
+                asked.output.write_text(report(rows, asked.device, command), encoding="utf-8")
     if not asked.output:
-        print(report(rows, command))
+        print(report(rows, asked.device, command))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

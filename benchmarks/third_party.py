@@ -33,6 +33,7 @@ from atrex import provenance
 from atrex.candidate import load_candidate
 from atrex.commands.common import choose_device
 from atrex.contract import InitSpec, PowerOfTwo
+from atrex.errors import run_script
 from atrex.gates import GATE_NAMES
 from atrex.gates.context import Level
 from atrex.judge import Engine
@@ -294,4 +295,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from atrex.errors import UsageError
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 repeat: Any = importlib.import_module("repeat")
@@ -45,3 +48,27 @@ def test_every_honest_kernel_and_every_operator_has_its_turn(capsys: pytest.Capt
     with pytest.raises(SystemExit):
         repeat.main(["--gate", "no_such_gate"])
     assert "invalid choice" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("script", ["repeat", "sweep", "calibration"])
+def test_a_run_over_nothing_is_no_success(script: str) -> None:
+    main = importlib.import_module(script).main
+    with pytest.raises(UsageError, match="nothing in the calibration set"):
+        main(["--match", "no such kernel"])
+
+
+def test_a_run_without_a_judgement_is_no_success() -> None:
+    late = repeat.Task("l2_norm", None, ("interface",), (4, 5), "cpu", "screen", 0.0)
+    assert not repeat.run([late], 1, "cpu", "the command", None)
+
+
+@pytest.mark.parametrize("script", ["repeat", "sweep", "calibration", "negative_control"])
+def test_an_unknown_operator_is_one_line(script: str) -> None:
+    option = [] if script == "negative_control" else ["--op"]
+    path = Path(__file__).parents[1] / "benchmarks" / f"{script}.py"
+    ended = subprocess.run(
+        [sys.executable, path, *option, "nope"], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 2
+    assert "Traceback" not in ended.stderr
+    assert "nope" in ended.stderr.splitlines()[-1]

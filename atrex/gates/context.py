@@ -203,8 +203,7 @@ class GateContext:
         """Rows of a shape, or as many as wanted, reduced so that the engine can be asked for them."""
         assert self.problem.rows is not None
         wanted = shape.dims[self.problem.rows] if rows is None else rows
-        most = self.plan.called_elements // self.problem.width(shape)
-        return max(1, min(wanted, most)) if wanted else 0
+        return self.problem.fitting_rows(shape, wanted, self.plan.called_elements)
 
     def work(self, shape: Shape) -> float:
         """Operations of a call plus bytes of its tensors: roughly what it takes to draw and judge it."""

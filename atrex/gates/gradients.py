@@ -13,7 +13,9 @@ from atrex.problem import Precision, Problem
 from atrex.protocol import Call, GradientRequest, InputSpec
 from atrex.records import Shape, Status
 
-_MOST_ELEMENTS = 1 << 16  # of a tensor: the oracle differentiates it 33 times
+# Elements of a tensor, which the oracle differentiates 33 times: of any shape, and of one that is cut for it.
+_MOST = {"screen": 1 << 16, "full": 1 << 20}
+_CUT = 1 << 16
 
 
 def run(ctx: GateContext) -> None:
@@ -29,18 +31,20 @@ def run(ctx: GateContext) -> None:
 
 def _shapes(ctx: GateContext) -> list[Shape]:
     """A quick look takes the two largest: in a sum over few rows a wrong accumulator can pass by luck."""
-    problem = ctx.problem
-    every = distinct([*(_cut(problem, shape) for shape in ctx.representatives()), *ctx.odd_shapes()])
-    fitting = [shape for shape in every if 0 < problem.elements(shape) <= _MOST_ELEMENTS]
+    problem, most = ctx.problem, _MOST[ctx.plan.level]
+    buckets = [
+        shape if problem.elements(shape) <= most else _cut(problem, shape) for shape in ctx.representatives()
+    ]
+    every = distinct([*buckets, *ctx.odd_shapes()])
+    fitting = [shape for shape in every if 0 < problem.elements(shape) <= most]
     return fitting if ctx.plan.level == "full" else sorted(fitting, key=problem.elements)[-2:]
 
 
 def _cut(problem: Problem, shape: Shape) -> Shape:
-    """The shape with as many rows as can be differentiated."""
-    if problem.rows is None:
+    """The shape with as many rows as a quick look can differentiate."""
+    if (rows := problem.rows) is None:
         return shape
-    most = max(1, _MOST_ELEMENTS // problem.width(shape))
-    return problem.resize(shape, **{problem.rows: min(shape.dims[problem.rows], most)})
+    return problem.resize(shape, **{rows: problem.fitting_rows(shape, shape.dims[rows], _CUT)})
 
 
 def _check(ctx: GateContext, shape: Shape, name: str) -> bool:
