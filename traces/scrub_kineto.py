@@ -135,10 +135,11 @@ def _args(event: Event, args: Event, category: str, names: Names) -> Event:
         if name in args:
             found[name] = names.number(name, _integer(args[name]))
     if args.get("Input Dims") and SPAN.get(category) == OPERATION:
-        orjson.dumps(args["Input Dims"])  # what is too deep for ingestion is too deep here
+        dims, dtypes = args["Input Dims"], args.get("Input type") or []
+        for read in (dims, dtypes):
+            orjson.dumps(read)  # what is too deep or too large for ingestion is so here
         try:
-            found["Input Dims"] = names.shapes(args["Input Dims"])
-            found["Input type"] = names.dtypes(args.get("Input type") or [])
+            found["Input Dims"], found["Input type"] = names.shapes(dims), names.dtypes(dtypes)
             if scalars := names.scalars(args.get("Concrete Inputs")):
                 found["Concrete Inputs"] = orjson.loads(scalars)
         except ValueError:

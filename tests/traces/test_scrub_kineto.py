@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import orjson
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from traces import scrub_kineto
@@ -29,6 +29,7 @@ NUMBERS = ("device", "stream", "correlation", "External id", "graph node id")
 CATEGORIES = ("kernel", "gpu_memcpy", "cpu_op", "cuda_runtime", "user_annotation", "python_function", "Trace")
 
 
+@example(category="cpu_op", fields={}, numbers={}, lists={"Input type": [-(2**63) - 1]}, scalars=None)
 @given(
     category=st.sampled_from(CATEGORIES),
     fields=st.dictionaries(st.sampled_from(FIELDS), JUNK, max_size=2),
