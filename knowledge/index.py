@@ -7,7 +7,9 @@ channels: it needs no common scale, which cosine and BM25 do not have.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -135,7 +137,10 @@ class _Lexical:
     """BM25 over stemmed words."""
 
     def __init__(self, ids: Sequence[str], texts: Sequence[str]) -> None:
-        import bm25s
+        with _hidden(
+            "jax"
+        ):  # bm25s calls it once, and it keeps three quarters of a GPU's memory from then on
+            import bm25s
 
         self._ids = ids
         self._bm25 = bm25s.BM25()
@@ -148,6 +153,19 @@ class _Lexical:
         scores = dict(zip(self._ids, self._bm25.get_scores(asked), strict=True))
         found = [name for name in allowed if scores[name] > 0]
         return sorted(found, key=lambda name: (-scores[name], name))[:DEPTH]
+
+
+@contextmanager
+def _hidden(module: str) -> Iterator[None]:
+    """Inside, a module that nobody has imported yet is not installed."""
+    if module in sys.modules:
+        yield
+        return
+    sys.modules[module] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[module]
 
 
 _CHANNELS: dict[Mode, tuple[Channel, ...]] = {

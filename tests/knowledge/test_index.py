@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import subprocess
 import sys
@@ -324,3 +325,24 @@ def test_fusion_is_no_worse_than_either_channel(quality: dict[Mode, Quality]) ->
     for channel in ("vector", "lexical"):
         assert quality["hybrid"].recall >= quality[channel].recall - one_query
         assert quality["hybrid"].ndcg >= quality[channel].ndcg - one_query
+
+
+def test_searching_leaves_jax_alone(tmp_path: Path) -> None:
+    """bm25s calls jax while it is imported, and jax then keeps most of a GPU's memory."""
+    folder = tmp_path / "jax"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "lax.py").write_text("def top_k(*_): print('jax was called')\n", encoding="utf-8")
+    search = """if True:
+        import sys
+        from knowledge.index import _Lexical
+        assert _Lexical(["a", "b"], ["softmax of rows", "layer norm"]).ranked("softmax", ["a", "b"]) == ["a"]
+        assert not [name for name in sys.modules if name.partition(".")[0] == "jax"]
+        import jax.lax
+        jax.lax.top_k()
+    """
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", search], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.returncode) == ("jax was called\n", 0), done.stderr
