@@ -54,6 +54,8 @@ class RunStarted(Event):
     proposer: str
     start: Candidate
     """What has to be beaten, for instance the eager baseline."""
+    judged_seconds: Annotated[float, Field(ge=0)] | None = None
+    """What all gates took to accept the start, and so a promotion may take; None: it met none."""
     cases: tuple[Case, ...]
     buckets: dict[str, tuple[int, ...]] = {}
     """Cut points by dimension."""

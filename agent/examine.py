@@ -38,6 +38,8 @@ class Examiner:
         self.cases[ALL_CASES] = run.cases
         self._weights = {case.id: case.weight for case in run.cases}
         self._seconds = dict[Level, float]()
+        if run.judged_seconds is not None:
+            self._seconds["full"] = run.judged_seconds
         self._judged_at = journal.state.elapsed
 
     @property
@@ -47,9 +49,8 @@ class Examiner:
 
     @property
     def price(self) -> float:
-        """Expected seconds of a promotion, by the judgements so far."""
-        screening = self._seconds.get("screen", 0.0)
-        return screening + self._seconds.get("full", FULL_SCREENINGS * screening)
+        """Expected seconds of a promotion, by the last judgement by all gates or else the last screening."""
+        return self._seconds.get("full", FULL_SCREENINGS * self._seconds.get("screen", 0.0))
 
     @property
     def timed_long(self) -> bool:
@@ -76,10 +77,6 @@ class Examiner:
             before = promote.reason(judgement)
             judgement = self.lab.judge(candidate, level=level, cases=cases)
         return Judged(candidate=candidate.id, level=level, judgement=judgement, asked_again=before)
-
-    def objection_to_promotion(self, candidate: Candidate) -> Judgement | None:
-        """The judgement of the first level of gates that the candidate does not pass."""
-        return self.objection(candidate, "screen") or self.objection(candidate, "full")
 
     def compare(self, candidate: Candidate, other: Candidate, buckets: Collection[str]) -> Comparisons:
         """Paired timings in all cases of some buckets. Raises TimingFault."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from agent.profiling.records import Bottleneck, Profile
 from agent.profiling.watch import watch
 from atrex.candidate import Candidate
 from atrex.judge import CandidateFault, Engine, Session, new_seed
-from atrex.measure import Protocol, Timing, measure_case
+from atrex.measure import Alone, Protocol, Timing, measure_case
 from atrex.problem import Problem
 from atrex.protocol import InputSpec
 from atrex.records import Bound, Case, Judgement, Latency
@@ -46,13 +46,16 @@ class Instrument:
         calibration: Calibration | None,
         rules: Protocol,
         save: Callable[[Candidate], Path],
+        alone: Alone = nullcontext,
     ) -> None:
+        """`save` puts a candidate's file where its gates' commands find it; `alone` is `measure_case`'s."""
         self.engine = engine
         self.problem = problem
         self.hardware = hardware
         self.calibration = calibration
         self.rules = rules
         self.save = save
+        self.alone = alone
         self.verifier = Verifier(engine)
         self._sessions: OrderedDict[str, Session] = OrderedDict()
 
@@ -91,7 +94,8 @@ class Instrument:
         """Interleaved timing of some candidates on one case. Raises CandidateFault."""
         sessions = [self._session(candidate) for candidate in candidates]
         floor = self.bound(case).sol_us
-        return measure_case(sessions, case, rules or self.rules, gpu_telemetry(self.engine.device), floor)
+        telemetry = gpu_telemetry(self.engine.device)
+        return measure_case(sessions, case, rules or self.rules, telemetry, floor, self.alone)
 
     def bottlenecks(self, candidate: Candidate, case: Case, median_us: float) -> tuple[Bottleneck, ...]:
         """What a candidate of this measured time loses it to, the costliest first. Raises TimingFault."""

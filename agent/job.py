@@ -94,7 +94,7 @@ class Job:
         recorded = self._recorded()
         self.events += recorded
         self.earlier = len(recorded)
-        start = self._start(lab, ledger, retriever.knowledge(), recorded)
+        start, judged_seconds = self._start(lab, ledger, retriever.knowledge(), recorded)
         cases = tuple(self.problem.with_dims(case) for case in self.cases)
         brief = Brief(self.problem, cases, self.device, dsl_of(self.device), lab.hardware, lab.calibration)
         proposer = self.agent.proposer(brief, self.run, self.task, self.console.print)
@@ -108,6 +108,7 @@ class Job:
                 seed=self.run.meta.seed,
                 proposer=proposer.name,
                 start=start,
+                judged_seconds=judged_seconds,
                 cases=cases,
                 buckets=self.problem.spec.buckets,
                 dropout=DropoutPolicy(enabled=self.task.dropout),
@@ -141,10 +142,13 @@ class Job:
 
     def _start(
         self, lab: Instrument, ledger: Ledger, knowledge: Knowledge, recorded: Sequence[AnyEvent]
-    ) -> Candidate:
-        """What has to be beaten: the first reference kernel that all gates accept, else eager PyTorch."""
+    ) -> tuple[Candidate, float | None]:
+        """What has to be beaten: the first reference kernel that all gates accept, else eager PyTorch.
+
+        And the seconds of the gates; None for eager PyTorch, which meets none.
+        """
         if recorded and isinstance(recorded[0], RunStarted):
-            return recorded[0].start
+            return recorded[0].start, recorded[0].judged_seconds
         for kernel in knowledge.kernels:
             note = f"kernel {kernel.name}"
             candidate = Candidate(self.problem.operator, kernel.dsl, kernel.source, note=note)
@@ -153,9 +157,9 @@ class Job:
             self._keep(record)
             if judgement.accepted:
                 self.console.print(f"starting from {kernel.name}: all gates passed")
-                return candidate
+                return candidate, judgement.seconds
             self.console.print(f"{kernel.name} is not accepted: {judgement.objection}")
-        return eager(self.problem.spec)
+        return eager(self.problem.spec), None
 
     def _save(self, candidate: Candidate) -> Path:
         return self.run.save_kernel(candidate.id, candidate.source)

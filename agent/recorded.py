@@ -295,10 +295,13 @@ class RecordedLab:
         """Seconds that the recorded device would have been busy."""
         return self.now
 
+    def judging_seconds(self, level: Level) -> float:
+        """What the gates take for a candidate that was never compiled."""
+        return self.landscape.screen_seconds * (self.full_factor if level == "full" else 1.0)
+
     def judge(self, candidate: Candidate, *, level: Level, cases: Sequence[Case]) -> Judgement:
         """The recorded verdict on these cases; takes what the gates take, and compiling the first time."""
-        whole = self.landscape.screen_seconds * (self.full_factor if level == "full" else 1.0)
-        self.now += max(0.0, whole - self._cold)
+        self.now += max(0.0, self.judging_seconds(level) - self._cold)
         cells = self.landscape.cells(candidate.source)
         self._build(candidate, cells)
         bad = next((case.id for case in cases if cells[case.id].status is not Status.PASS), None)

@@ -352,7 +352,13 @@ def fold(events: Iterable[Event]) -> SearchState:
     first = next(stream, None)
     if not isinstance(first, RunStarted):
         raise ValueError("the events of a search begin with run_started")
-    start = SearchState(first, incumbent=first.start.id, p=first.dropout.p, elapsed=first.elapsed)
+    start = SearchState(
+        first,
+        incumbent=first.start.id,
+        p=first.dropout.p,
+        elapsed=first.elapsed,
+        accepted=() if first.judged_seconds is None else (first.start.id,),
+    )
     return reduce(SearchState.apply, stream, start)
 
 

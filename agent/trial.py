@@ -114,7 +114,7 @@ class Trial:
         realised = self.examiner.gain(trial)
         if not self.examiner.better(trial):
             return Outcome(bucket=ALL_CASES, finding="unconfirmed", realised=realised)
-        if objection := self.examiner.objection_to_promotion(merged):
+        if objection := self.examiner.objection(merged, "full"):
             why_not = f"merged: {promote.reason(objection)}"
             return Outcome(bucket=ALL_CASES, finding="no gain", realised=realised, reason=why_not)
         self.examiner.promote(merged, trial, [ALL_CASES])
@@ -201,7 +201,7 @@ class Trial:
         return found, gains
 
     def _passed(self, merged: Candidate, trial: Comparisons, won: Configs) -> Findings:
-        if objection := self.examiner.objection_to_promotion(merged):
+        if objection := self.examiner.objection(merged, "full"):
             return self.examiner.blame(objection, won)
         self.examiner.promote(merged, trial, won)
         return dict.fromkeys(won, ("promoted", ""))

@@ -102,6 +102,7 @@ def run(landscape: Landscape, arm: Arm, seed: int, terms: Terms) -> Curve:
             seed=seed,
             proposer=arm.proposer,
             start=landscape.start,
+            judged_seconds=lab.judging_seconds("full"),
             cases=landscape.cases,
             buckets=landscape.buckets,
             promotion=PromotionPolicy(patience=arm.patience),

@@ -166,16 +166,19 @@ class World:
         seed: int = 0,
         budget: Budget | None = None,
         promotion: PromotionPolicy | None = None,
+        start: Candidate = EAGER,
+        judged_seconds: float | None = None,
         **policy: Any,
     ) -> Search:
         """Go on from `events`; the lab's noise goes on where the recorded comparisons ended."""
         recorded = list(self.events)
         self.lab.comparisons = sum(isinstance(event, Compared) for event in recorded)
-        start = RunStarted(
+        started = RunStarted(
             operator="rms_norm",
             seed=seed,
             proposer="search",
-            start=EAGER,
+            start=start,
+            judged_seconds=judged_seconds,
             cases=CASES,
             buckets=CUTS,
             promotion=promotion or PromotionPolicy(),
@@ -185,7 +188,7 @@ class World:
             self.lab,
             SearchProposer(),
             lambda _diagnoses: Knowledge(kernels=self.kernels),
-            start,
+            started,
             budget=budget or Budget(steps=60),
             record=self.events.append,
             recorded=recorded,  # type: ignore[arg-type]

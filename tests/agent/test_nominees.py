@@ -12,6 +12,7 @@ from agent.nominees import WAITING, fruitless, nominate, nominees
 from agent.promote import PromotionPolicy
 from agent.proposers.moves import MOST_CONFIGS
 from agent.state import SearchState, config_key, fold
+from atrex.candidate import Candidate
 
 
 def bowl_world(synthetic: Any, **lab: Any) -> Any:
@@ -44,6 +45,20 @@ def test_moves_are_timed_and_only_the_best_of_them_go_before_the_gates(synthetic
     at_once.run(enabled=False, promotion=PromotionPolicy(patience=0))
     assert not nominations(at_once)
     assert len([e for e in at_once.events if isinstance(e, Judged)]) > 1.5 * len(judged)
+
+
+@pytest.mark.parametrize("seconds", [30.0, 60.0])
+def test_a_start_that_was_judged_is_not_screened_and_says_what_a_promotion_costs(
+    synthetic: Any, seconds: float
+) -> None:
+    world = bowl_world(synthetic)
+    start = Candidate("rms_norm", "triton", synthetic.TILES.source)
+    world.run(enabled=False, start=start, judged_seconds=seconds, promotion=PromotionPolicy(patience=99))
+    judged = [e for e in world.events if isinstance(e, Judged)]
+    assert judged
+    assert start.id not in {e.candidate for e in judged}
+    assert {e.level for e in judged} == {"full"}, "a tuned file goes before all gates at once"
+    assert seconds <= before_nomination(world).elapsed < seconds + 10, "after as long a time of comparisons"
 
 
 def test_a_nomination_has_the_fastest_move_of_every_bucket(synthetic: Any) -> None:

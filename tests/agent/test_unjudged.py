@@ -7,6 +7,7 @@ from typing import Any
 
 from agent.events import Judged, Settled, load_event
 from agent.journal import Budget
+from agent.promote import PromotionPolicy
 from agent.state import fold
 from atrex.records import Status
 
@@ -51,7 +52,10 @@ def test_a_judgement_that_failed_once_changes_nothing_but_the_time(synthetic: An
 def test_a_judgement_that_failed_twice_closes_the_moves_and_teaches_nothing(synthetic: Any) -> None:
     for full in (False, True):
         world = failing(synthetic, 2, full=full)
-        state = world.run(enabled=False, budget=Budget(steps=40))
+        policy = (
+            PromotionPolicy() if full else PromotionPolicy(patience=0)
+        )  # at once: a move is screened first
+        state = world.run(enabled=False, budget=Budget(steps=40), promotion=policy)
         closed = [attempt for attempt in state.attempts if attempt.finding == "unjudged"]
         assert closed
         assert {attempt.reason for attempt in closed} == {"accuracy: no worker"}
@@ -64,13 +68,14 @@ def test_a_judgement_that_failed_twice_closes_the_moves_and_teaches_nothing(synt
 
 
 def test_a_run_killed_beside_a_failed_judgement_goes_on_as_it_was(synthetic: Any) -> None:
-    whole = failing(synthetic, 1, full=False)
+    whole = failing(synthetic, 1, full=True)
     whole.run(enabled=False, budget=Budget(steps=12))
     at = [i for i, e in enumerate(whole.events) if isinstance(e, Judged)][1]
     for cut in (at, at + 1):
-        again = failing(synthetic, 1, full=False)
+        again = failing(synthetic, 1, full=True)
         again.events = [load_event(event.model_dump_json()) for event in whole.events[:cut]]
         again.lab.now = whole.events[cut - 1].elapsed
         again.run(enabled=False, budget=Budget(steps=12))
+        assert any(e.asked_again for e in again.events if isinstance(e, Judged))
         assert [e.kind for e in again.events] == [e.kind for e in whole.events]
         assert fold(again.events).incumbent == fold(whole.events).incumbent
