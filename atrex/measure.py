@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,7 @@ _WAKE_UP_US = 8000.0  # two scheduler ticks of 4 ms: a core may be slow to come 
 _BELIEVED_ROUNDS = 2 / 3  # a busy machine delays some answers; a liar's median needs half of them
 _CLOCK_SLACK_US = 2000.0  # what a request costs the judge's clock besides the calls
 _MOST_PASSES = 1024
+Alone = Callable[[], AbstractContextManager[None]]  # entered while nothing else may use the device
 _FAMILIAR_SHARE = 0.6  # of the time for new inputs: less for known ones is a memory
 _TIMES_FAMILIAR = 2  # in a row before that is said
 
@@ -109,12 +110,13 @@ def measure_case(
     rules: Protocol,
     telemetry: Callable[[], dict[str, Any]] = dict,
     floor_us: float = 0.0,
+    alone: Alone = nullcontext,
 ) -> list[Timing]:
     """Time candidates on one case in interleaved rounds; one timing each, in their order.
 
     `floor_us` is what physics allows on a GPU: the case's bytes at the vendor's peak bandwidth. A CPU's
-    caches are faster than its memory, so there it is not looked at. Raises CandidateFault, also where a
-    claim of time or a timed output does not hold.
+    caches are faster than its memory, so there it is not looked at. `alone` surrounds all that is timed, not
+    the compiling before. Raises CandidateFault, also where a claim of time or a timed output does not hold.
     """
     problem = sessions[0].problem
     engine = sessions[0].engine
@@ -124,19 +126,25 @@ def measure_case(
         request = protocol.Prepare(inputs=spec, seeds=seeds, flush_bytes=4 * rules.cache_bytes)
         reply = contestant.session.prepare(request)
         contestant.method, contestant.host_us = reply.method or "wall", reply.host_us
-    passes = [_passes(contestant, rules) for contestant in contestants]
+    with alone():
+        passes = [_passes(contestant, rules) for contestant in contestants]
+        _rounds(contestants, passes, rules, len(seeds))
+        for contestant, count in zip(contestants, passes, strict=True):
+            with blaming(contestant.session):
+                _believe(contestant, rules, Kept(contestant.session, problem, spec, seeds, count), floor_us)
+        extra = telemetry()
+    return [Timing(_latency(contestant, extra), tuple(contestant.rounds)) for contestant in contestants]
+
+
+def _rounds(contestants: Sequence[Contestant], passes: Sequence[int], rules: Protocol, sets: int) -> None:
+    """Time all contestants in turn until enough is known of each."""
     deadline = time.monotonic() + rules.case_seconds * len(contestants)
     order = list(range(len(contestants)))
     while _unfinished(contestants, rules, deadline):
         for index in order:
             with blaming(contestants[index].session):
-                _round(contestants[index], passes[index], len(seeds))
+                _round(contestants[index], passes[index], sets)
         order.reverse()  # so that neither always runs after the other
-    for contestant, count in zip(contestants, passes, strict=True):
-        with blaming(contestant.session):
-            _believe(contestant, rules, Kept(contestant.session, problem, spec, seeds, count), floor_us)
-    extra = telemetry()
-    return [Timing(_latency(contestant, extra), tuple(contestant.rounds)) for contestant in contestants]
 
 
 def _believe(contestant: Contestant, rules: Protocol, kept: Kept, floor_us: float) -> None:

@@ -4,9 +4,13 @@
 
 Of each operator the first reference kernel that all gates accept is the start of both. The tuner
 (`search`, dropout on) and uniform random search, whose wins go before the gates at once, get `--seconds`
-each, one after the other; which of them is first alternates. Then the start and both champions are timed
-beside one another on all cases under the protocol of a final measurement: S as `atrex.score` defines it,
-and paired speed-ups over the start. A row is written as soon as it is known.
+each; what is promoted after that does not count. Then the start and both champions are timed beside one
+another under the protocol of a final measurement: S as `atrex.score` defines it, and paired speed-ups over
+the start. A row is written as soon as it is known. `--cases`: about as many, spread over buckets and sizes,
+instead of all.
+
+With `--lanes` several of these steps are under way at once; whenever one times, all others are stopped and
+their clocks stand still (`turns.py`).
 """
 
 from __future__ import annotations
@@ -16,13 +20,21 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
+
+from landscape import MOST_US, spread_cases
+from turns import Turn, Turns
 
 from agent.dropout import DropoutPolicy
-from agent.events import Event, RunStarted
+from agent.events import Event, Promoted, RunStarted
 from agent.instrument import Instrument
 from agent.job import dsl_of
 from agent.journal import Budget
@@ -38,14 +50,16 @@ from atrex.commands.common import choose_device, operator_cases
 from atrex.errors import run_script
 from atrex.judge import CandidateFault, Engine
 from atrex.measure import Protocol, Timing, protocol_for
+from atrex.pool import process_pool
 from atrex.problem import load_problem, resolve_operator
 from atrex.provenance import provenance
-from atrex.records import Case, Device, Ratio
-from atrex.roofline import detect, hardware_name
+from atrex.records import Case, Device, Judgement, Ratio
+from atrex.roofline import bound, detect, hardware_name
 from atrex.runs import now
 from atrex.score import weighted_mean
 
 Way = Literal["search", "random"]
+WAYS: tuple[Way, ...] = get_args(Way)
 RATIOS = ("search / start", "random / start", "search / random")
 COLUMNS = ("operator", "cases", "S start", "S search", "S random", *RATIOS, "steps")
 
@@ -64,9 +78,9 @@ class Found:
     @property
     def row(self) -> str:
         """A row of the table."""
-        S = " | ".join(f"{self.S[way]:.4g}" for way in ("start", *get_args(Way)))
-        ratios = " | ".join(_ratio(self.over_start[way]) for way in get_args(Way))
-        steps = ", ".join(str(self.steps[way]) for way in get_args(Way))
+        S = " | ".join(f"{self.S[way]:.4g}" for way in ("start", *WAYS))
+        ratios = " | ".join(_ratio(self.over_start[way]) for way in WAYS)
+        steps = ", ".join(str(self.steps[way]) for way in WAYS)
         return f"| {self.operator} | {self.cases} | {S} | {ratios} | {_ratio(self.over_random)} | {steps} |"
 
 
@@ -74,96 +88,142 @@ def _ratio(ratio: Ratio) -> str:
     return f"{ratio.median:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
 
 
-def compared(operator: str, device: Device, seconds: float, seed: int, first: Way, engine: Engine) -> Found:
-    """Both searches of one operator, and their champions beside the start.
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What every search gets."""
 
-    Raises RuntimeError where no reference kernel is accepted.
-    """
-    problem, cases = load_problem(operator), operator_cases("atrex-bench", operator)
-    with tempfile.TemporaryDirectory() as folder:
+    device: Device
+    seconds: float
+    seed: int
+    most_cases: int | None
 
-        def save(candidate: Candidate) -> Path:
-            path = Path(folder) / f"{candidate.id}.py"
-            path.write_text(candidate.source, encoding="utf-8")
-            return path
+    def cases(self, operator: str) -> tuple[Case, ...]:
+        """The cases of one operator, with all extents of their shapes."""
+        problem, cases = load_problem(operator), operator_cases("atrex-bench", operator)
+        if self.most_cases is None:
+            return tuple(problem.with_dims(case) for case in cases)
+        hardware = detect(self.device)
 
-        rules = protocol_for(device, quick=True)
-        lab = Instrument(engine, problem, detect(device), calibration_of(device, print), rules, save)
-        try:
-            retriever = Retriever(operator, dsl_of(device), device)
-            start = _start(lab, retriever, operator, cases)
-            best, steps = dict[str, Candidate](), dict[str, int]()
-            for way in sorted(get_args(Way), key=lambda each: each != first):
-                best[way], steps[way] = _searched(lab, retriever, way, start, cases, seconds, seed)
-            return _measured(lab, {"start": start, **best}, cases, steps)
-        finally:
-            lab.close()
+        def sol_us(case: Case) -> float:
+            return bound(problem.cost(problem.shape(case)), hardware, None).sol_us
+
+        return spread_cases(problem, cases, sol_us, self.most_cases, MOST_US[self.device])
 
 
-def _start(lab: Instrument, retriever: Retriever, operator: str, cases: Sequence[Case]) -> Candidate:
-    for kernel in retriever.knowledge().kernels:
-        candidate = Candidate(operator, kernel.dsl, kernel.source, note=f"kernel {kernel.name}")
-        if lab.judge(candidate, level="full", cases=cases).accepted:
-            return candidate
-    raise RuntimeError(f"{operator}: no reference kernel is accepted")
+class NoStart(Exception):
+    """No reference kernel of an operator is accepted."""
 
 
-def _searched(
-    lab: Instrument,
-    retriever: Retriever,
-    way: Way,
-    start: Candidate,
-    cases: Sequence[Case],
-    seconds: float,
-    seed: int,
-) -> tuple[Candidate, int]:
-    """The champion of one search, and its steps."""
-    random, events, began = way == "random", list[Event](), time.monotonic()
-    search = Search(
-        lab,
-        RandomProposer() if random else SearchProposer(),
-        retriever,
-        RunStarted(
-            operator=lab.problem.operator,
-            seed=seed,
-            proposer=way,
-            start=start,
-            cases=tuple(lab.problem.with_dims(case) for case in cases),
-            buckets=lab.problem.spec.buckets,
-            promotion=PromotionPolicy(patience=0) if random else PromotionPolicy(),
-            dropout=DropoutPolicy(enabled=not random),
-        ),
-        budget=Budget(seconds, reserve=0.0),
-        record=events.append,
-        progress=lambda line: print(f"  {way}: {line}"[:200], file=sys.stderr, flush=True),
-        clock=lambda: time.monotonic() - began,
-    )
-    state = search.run()
-    lab.release()
-    return state.best, state.step
+# -- one step, in a process of its own -----------------------------------------------------------------------
 
 
-def _measured(
-    lab: Instrument, candidates: dict[str, Candidate], cases: Sequence[Case], steps: dict[str, int]
-) -> Found:
-    rules = replace(protocol_for(lab.engine.device), case_seconds=0.4)
-    S, ratios = {way: list[float]() for way in candidates}, list[dict[str, Ratio]]()
-    for case in cases:
-        timings = _timed(lab, candidates, case, rules)
-        for way, timing in timings.items():
-            S[way].append(lab.bound(case).sol_us / timing.latency.median_us)
-        found = {way: timings[way].ratio_to(timings["start"]) for way in get_args(Way)}
-        ratios.append(found | {"over": timings["search"].ratio_to(timings["random"])})
-    weights = [case.weight for case in cases]
-    means = {name: geometric_mean([each[name] for each in ratios], weights) for name in ratios[0]}
-    return Found(
-        lab.problem.operator,
-        len(cases),
-        {way: weighted_mean(values, weights) for way, values in S.items()},
-        {way: means[way] for way in get_args(Way)},
-        means["over"],
-        steps,
-    )
+class Lane:
+    """An engine, and what is done with it one step after another."""
+
+    here: Lane
+
+    def __init__(self, terms: Terms, turn: Turn) -> None:
+        self.terms, self.turn = terms, turn
+        self.engine = Engine(terms.device)
+
+    @contextmanager
+    def lab(self, operator: str) -> Iterator[Instrument]:
+        """The instrument for one operator."""
+        device = self.terms.device
+        with tempfile.TemporaryDirectory() as folder:
+
+            def save(candidate: Candidate) -> Path:
+                path = Path(folder) / f"{candidate.id}.py"
+                path.write_text(candidate.source, encoding="utf-8")
+                return path
+
+            calibration, rules = calibration_of(device, print), protocol_for(device, quick=True)
+            lab = Instrument(
+                self.engine, load_problem(operator), detect(device), calibration, rules, save, self.turn.alone
+            )
+            try:
+                yield lab
+            finally:
+                lab.close()
+
+    def start(self, operator: str) -> tuple[Candidate, Judgement]:
+        """The first reference kernel that all gates accept. Raises NoStart."""
+        retriever, cases, why = self._retriever(operator), self.terms.cases(operator), "there is none"
+        with self.lab(operator) as lab:
+            for kernel in retriever.knowledge().kernels:
+                candidate = Candidate(operator, kernel.dsl, kernel.source, note=f"kernel {kernel.name}")
+                judgement = lab.judge(candidate, level="full", cases=cases)
+                if judgement.accepted:
+                    return candidate, judgement
+                why = f"{kernel.name}: {judgement.objection}"
+        raise NoStart(f"no reference kernel is accepted: {why}")
+
+    def search(
+        self, operator: str, way: Way, start: Candidate, judged_seconds: float
+    ) -> tuple[Candidate, int]:
+        """What a search had promoted when its seconds were over, and its steps.
+
+        Raises TimingFault if the start cannot be timed.
+        """
+        random, events, began = way == "random", list[Event](), time.monotonic()
+        with self.lab(operator) as lab:
+            search = Search(
+                lab,
+                RandomProposer() if random else SearchProposer(),
+                self._retriever(operator),
+                RunStarted(
+                    operator=operator,
+                    seed=self.terms.seed,
+                    proposer=way,
+                    start=start,
+                    judged_seconds=judged_seconds,
+                    cases=self.terms.cases(operator),
+                    buckets=lab.problem.spec.buckets,
+                    promotion=PromotionPolicy(patience=0) if random else PromotionPolicy(),
+                    dropout=DropoutPolicy(enabled=not random),
+                ),
+                budget=Budget(self.terms.seconds, reserve=0.0),
+                record=events.append,
+                progress=lambda line: _say(f"  {operator} {way}: {line}"),
+                clock=self.turn.clock,
+            )
+            state = search.run()
+        passed = time.monotonic() - began
+        _say(f"  {operator} {way}: {state.step} steps in {state.elapsed:.0f} s, {passed:.0f} s on the wall")
+        best = [start.id] + [
+            event.candidate
+            for event in events
+            if isinstance(event, Promoted)
+            and event.role == "incumbent"
+            and event.elapsed <= self.terms.seconds
+        ]
+        return state.candidate(best[-1]), state.step
+
+    def measure(self, operator: str, candidates: dict[str, Candidate], steps: dict[str, int]) -> Found:
+        """All candidates beside one another. Raises TimingFault."""
+        cases = self.terms.cases(operator)
+        rules = replace(protocol_for(self.terms.device), case_seconds=0.4)
+        S, ratios = {way: list[float]() for way in candidates}, list[dict[str, Ratio]]()
+        with self.lab(operator) as lab:
+            for case in cases:
+                timings = _timed(lab, candidates, case, rules)
+                for way, timing in timings.items():
+                    S[way].append(lab.bound(case).sol_us / timing.latency.median_us)
+                found = {way: timings[way].ratio_to(timings["start"]) for way in WAYS}
+                ratios.append(found | {"over": timings["search"].ratio_to(timings["random"])})
+        weights = [case.weight for case in cases]
+        means = {name: geometric_mean([each[name] for each in ratios], weights) for name in ratios[0]}
+        return Found(
+            operator,
+            len(cases),
+            {way: weighted_mean(values, weights) for way, values in S.items()},
+            {way: means[way] for way in WAYS},
+            means["over"],
+            steps,
+        )
+
+    def _retriever(self, operator: str) -> Retriever:
+        return Retriever(operator, dsl_of(self.terms.device), self.terms.device)
 
 
 def _timed(
@@ -171,15 +231,91 @@ def _timed(
 ) -> dict[str, Timing]:
     """By way; a kernel that is the result of several is timed once, as it has one worker.
 
-    Tried twice, because a busy machine can make an honest claim of time look late.
+    Tried twice, because a busy machine can make an honest claim of time look late. Raises TimingFault.
     """
     different = {candidate.id: candidate for candidate in candidates.values()}
     try:
         timings = lab.time(list(different.values()), case, rules)
     except CandidateFault:
-        timings = lab.time(list(different.values()), case, rules)
+        try:
+            timings = lab.time(list(different.values()), case, rules)
+        except CandidateFault as fault:
+            raise TimingFault(f"{case.id}: {fault.kind.value}: {fault.message}") from None
     by_id = dict(zip(different, timings, strict=True))
     return {way: by_id[candidate.id] for way, candidate in candidates.items()}
+
+
+def _say(line: str) -> None:
+    print(line[:200], file=sys.stderr, flush=True)
+
+
+def _enter(terms: Terms, turns: Turns) -> None:
+    Lane.here = Lane(terms, turns.join())
+
+
+def _in_lane(step: Callable[..., Any], *arguments: Any) -> Any:
+    return step(Lane.here, *arguments)
+
+
+# -- all steps of all operators ------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Comparison:
+    """How far one operator has come."""
+
+    operator: str
+    candidates: dict[str, Candidate] = field(default_factory=dict)
+    steps: dict[str, int] = field(default_factory=dict)
+
+
+Step = tuple[Callable[..., Any], tuple[Any, ...], Callable[[Any], None]]
+"""A method of Lane, its arguments, and what to do with what it returns."""
+
+
+class Comparisons:
+    """Leads operators through their steps; what is begun comes to its end before another operator begins."""
+
+    def __init__(self, row: Callable[[str], None]) -> None:
+        self.row, self.failed = row, set[str]()
+        self._ready = deque[tuple[str, Step]]()
+
+    def run(self, operators: Sequence[str], pool: ProcessPoolExecutor, lanes: int) -> None:
+        """Compare them all; a row each."""
+        for operator in operators:
+            begun = partial(self._started, Comparison(operator))
+            self._ready.append((operator, (Lane.start, (operator,), begun)))
+        running = dict[Future[Any], tuple[str, Callable[[Any], None]]]()
+        while self._ready or running:
+            while self._ready and len(running) < lanes:
+                operator, (step, arguments, then) = self._ready.popleft()
+                running[pool.submit(_in_lane, step, *arguments)] = operator, then
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                self._conclude(future, *running.pop(future))
+
+    def _conclude(self, future: Future[Any], operator: str, then: Callable[[Any], None]) -> None:
+        try:
+            then(future.result())
+        except (NoStart, TimingFault) as error:
+            if operator not in self.failed:
+                self.row(f"| {operator} | | not compared: {error} |")
+            self.failed.add(operator)
+
+    def _started(self, of: Comparison, found: tuple[Candidate, Judgement]) -> None:
+        of.candidates["start"], judgement = found
+        for way in reversed(WAYS):
+            arguments = (of.operator, way, found[0], judgement.seconds)
+            then = partial(self._searched, of, way)
+            self._ready.appendleft((of.operator, (Lane.search, arguments, then)))
+
+    def _searched(self, of: Comparison, way: Way, found: tuple[Candidate, int]) -> None:
+        of.candidates[way], of.steps[way] = found
+        if len(of.steps) == len(WAYS):
+            arguments = (of.operator, of.candidates, of.steps)
+            self._ready.appendleft(
+                (of.operator, (Lane.measure, arguments, lambda found: self.row(found.row)))
+            )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -189,30 +325,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="auto", choices=("auto", *get_args(Device)))
     parser.add_argument("--seconds", type=float, default=90.0, help="of each search")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--cases", type=int, help="the most cases of an operator; all without")
+    parser.add_argument("--lanes", type=int, default=1, help="steps under way at once")
     parser.add_argument("--output", type=Path, help="write the Markdown page here instead of printing it")
     asked = parser.parse_args(arguments)
     device = choose_device(asked.device)
+    calibration_of(device, print)  # once, before anybody else uses the device
     command = shlex.join(["python", "benchmarks/live_search.py", *(arguments or sys.argv[1:])])
     known = provenance(hardware_name(device), device)
     about = f"{known.hardware}, {known.harness}, torch {known.torch}, triton {known.triton}"
     page = ["# Search against uniform random search, live", "", f"`{command}`, {now()[:10]}, {about}.", ""]
     page += [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
-    failed = 0
-    with Engine(device) as engine:
-        for number, operator in enumerate(asked.operators):
-            first: Way = "random" if number % 2 else "search"
-            try:
-                found = compared(operator, device, asked.seconds, asked.seed, first, engine)
-                page.append(found.row)
-            except (RuntimeError, TimingFault, CandidateFault) as error:
-                failed = 1
-                page.append(f"| {operator} | | not compared: {error} |")
-            print(page[-1], file=sys.stderr, flush=True)
-            if asked.output:
-                asked.output.write_text("\n".join(page) + "\n", encoding="utf-8")
+
+    def row(line: str) -> None:
+        page.append(line)
+        _say(line)
+        if asked.output:
+            asked.output.write_text("\n".join(page) + "\n", encoding="utf-8")
+
+    terms = Terms(device, asked.seconds, asked.seed, asked.cases)
+    turns = Turns(get_context("spawn"), asked.lanes)
+    comparisons = Comparisons(row)
+    with process_pool(asked.lanes, partial(_enter, terms, turns)) as pool:
+        comparisons.run(asked.operators, pool, asked.lanes)
     if not asked.output:
         print("\n".join(page))
-    return failed
+    return 1 if comparisons.failed else 0
 
 
 if __name__ == "__main__":

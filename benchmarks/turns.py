@@ -1,0 +1,100 @@
+"""Processes beside one another on one device, each of which times as if it were alone.
+
+Gates and compilers fill cores and leave the device idle; a timing needs it for itself, and takes a small
+part of a search. So whoever times waits for its turn, and stops all that the others run meanwhile. Everyone
+has a clock that stands still while it waits or is stopped: its own seconds are those it could use.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.context import SpawnContext
+from pathlib import Path
+
+_DRAIN = 0.02  # seconds until the device has done what stopped processes had asked of it
+
+
+class Turns:
+    """What the processes share; made by their parent, and given to each when it is spawned.
+
+    Whoever ends while the others are stopped leaves them so: their parent has to end them.
+    """
+
+    def __init__(self, context: SpawnContext, places: int) -> None:
+        self._timing = context.Lock()
+        # Nobody may be stopped while it holds a lock of these: the one who has the turn alone writes to them.
+        self._roots = context.RawArray("q", places)
+        self._still = context.RawArray("d", places)
+
+    def join(self) -> Turn:
+        """Take part, with all that this process starts. Raises RuntimeError if there is no place left."""
+        with self._timing:
+            for place, root in enumerate(self._roots):
+                if not root:
+                    self._roots[place] = os.getpid()
+                    return Turn(self, place)
+        raise RuntimeError("more processes than places")
+
+
+class Turn:
+    """One process's part in the turns."""
+
+    def __init__(self, turns: Turns, place: int) -> None:
+        self._turns, self._place = turns, place
+        self._waited = 0.0
+
+    def clock(self) -> float:
+        """Seconds that went by for this process alone."""
+        still: float = self._turns._still[self._place]
+        return time.monotonic() - self._waited - still
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nothing of the others runs inside."""
+        timing, still = self._turns._timing, self._turns._still
+        began = self.clock()
+        with timing:
+            self._waited += self.clock() - began
+            others = [place for place, root in enumerate(self._turns._roots) if root and place != self._place]
+            since = time.monotonic()
+            stopped = _stop({self._turns._roots[place] for place in others})
+            try:
+                time.sleep(_DRAIN if others else 0.0)
+                yield
+            finally:
+                for place in others:
+                    still[place] += time.monotonic() - since
+                _signal(stopped, signal.SIGCONT)
+
+
+def _stop(roots: set[int]) -> set[int]:
+    """Stop these processes and all their descendants; until there are no new ones, as they fork meanwhile."""
+    stopped = set[int]()
+    while new := _with_descendants(roots) - stopped:
+        _signal(new, signal.SIGSTOP)
+        stopped |= new
+    return stopped
+
+
+def _with_descendants(roots: set[int]) -> set[int]:
+    children = dict[int, list[int]]()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):  # it has ended
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry.name))
+    found, queue = set[int](), list(roots)
+    while queue:
+        found.add(pid := queue.pop())
+        queue += children.get(pid, [])
+    return found
+
+
+def _signal(processes: Iterable[int], number: int) -> None:
+    for pid in processes:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
