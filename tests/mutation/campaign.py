@@ -57,14 +57,16 @@ class Report:
 
 
 def chunks(mutants: Sequence[Mutant]) -> list[Chunk]:
-    """Mutants by kernel, a few at a time."""
+    """Mutants by kernel, a few at a time, every kernel's first few first: time may run out."""
     by_kernel = dict[str, list[Mutant]]()
     for mutant in mutants:
         by_kernel.setdefault(mutant.kernel.name, []).append(mutant)
+    longest = max(map(len, by_kernel.values()), default=0)
     return [
         Chunk(group[0].kernel, tuple(group[start : start + _CHUNK]))
+        for start in range(0, longest, _CHUNK)
         for group in by_kernel.values()
-        for start in range(0, len(group), _CHUNK)
+        if start < len(group)
     ]
 
 
