@@ -26,7 +26,7 @@ from atrex.protocol import Call, CallReport, InputSpec
 from atrex.records import Case, FaultKind, Scalar, Shape, Status, Witness
 
 Level = Literal["screen", "full"]
-_ODD = (1, 7, 129, 513, 1537, 4099)  # extents of shapes whose last tile is never full
+_ODD = (1, 7, 129, 513, 1537, 4099, 40961)  # whose last tile is never full; the last takes a row in parts
 EngineKind = Literal["cuda", "native", "interpreter"]
 
 
