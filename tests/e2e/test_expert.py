@@ -72,14 +72,16 @@ def test_each_step_is_promoted_by_its_interval_and_the_tuned_kernel_is_the_champ
     assert best.startswith(write(long_expert.source("tuned"), table)), "the expert's, but for the table"
 
 
-def test_the_tuner_moved_and_found_more(run: Finished) -> None:
+def test_the_tuner_moves_within_the_last_kernel_and_keeps_what_won(run: Finished) -> None:
+    """How many sums hide an addition's latency depends on the processor: it may be the expert's sixteen."""
     directory, _ = run
     found = events(directory / "ledger.jsonl")
-    moves = [event for event in found if isinstance(event, Proposal) and event.origin == "move"]
+    moves = {e.candidate.id: e for e in found if isinstance(e, Proposal) and e.moves}
     assert moves
-    assert all(name_of(event) == "tuned" for event in moves)
-    best = lookup(read((directory / "best.py").read_text()), SHAPE)
-    assert best["lanes"] != 16, "with sixteen sums an addition waits for the one before"
+    assert all(name_of(event) == "tuned" for event in moves.values())
+    won = [e.candidate for e in found if isinstance(e, Promoted) and e.candidate in moves]
+    kept = moves[won[-1]].moves[-1].config if won else lookup(read(long_expert.source("tuned")), SHAPE)
+    assert lookup(read((directory / "best.py").read_text()), SHAPE) == kept
 
 
 def test_the_rest_is_rejected_by_the_right_gate(run: Finished) -> None:
