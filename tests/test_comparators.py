@@ -157,6 +157,28 @@ class TestAccuracy:
                 mismatch, _ = accuracy_mismatch(ours, ours, Expected(value, terms), precision, factor)
                 assert (mismatch is None) == passes, (factor, share)
 
+    def test_which_side_of_a_tie_one_element_falls_to_is_no_part_of_the_rms(self) -> None:
+        precision = Precision("fp32", 4, 8)
+        value, slack = torch.ones(4096, dtype=torch.float64), torch.zeros(4096, dtype=torch.float64)
+        slack[7] = 2.0**-8
+        expected = Expected(value, value, slack)
+        eager = value.float()
+        other_side = eager.clone()
+        other_side[7] += 2.0**-8
+        mismatch, metrics = accuracy_mismatch(other_side, eager, expected, precision)
+        assert mismatch is None
+        assert metrics["rms_error"] == 0.0
+        assert metrics["worst_error_over_bound"] == pytest.approx(1.0, abs=1e-3)
+        too_far = eager.clone()
+        too_far[7] += 1.01 * 2.0**-8
+        mismatch, _ = accuracy_mismatch(too_far, eager, expected, precision)
+        assert mismatch is not None
+        assert mismatch.index == (7,)
+        all_off = other_side + 2.0**-21  # within g, eight units, but eager has no error at all
+        mismatch, _ = accuracy_mismatch(all_off, eager, expected, precision)
+        assert mismatch is not None
+        assert "RMS" in mismatch.what
+
     def test_errors_within_the_bound_may_not_be_twice_those_of_eager(self) -> None:
         # In fp32 with a long sum the bound is many ulps wide, and eager is exact here.
         precision = Precision("fp32", 1 << 16, 8)
