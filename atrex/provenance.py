@@ -7,6 +7,7 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from atrex.assembler import assembler
 from atrex.errors import EnvironmentProblem
 from atrex.records import Device, Provenance
 
@@ -45,6 +46,7 @@ def provenance(hardware: str, device: Device) -> Provenance:
         triton=installed("triton"),
         python=platform.python_version(),
         driver=_driver() if device == "cuda" else None,
+        ptxas=assembler(torch.cuda.get_device_capability()) if device == "cuda" else None,
         compiler=_compiler(),
         threads=torch.get_num_threads() if device == "cpu" else None,
     )

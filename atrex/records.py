@@ -254,6 +254,8 @@ class Provenance(Record):
     triton: str | None = None
     python: str
     driver: str | None = None
+    ptxas: str | None = None
+    """What Triton assembles for the GPU with."""
     compiler: str | None = None
     threads: int | None = None
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
+from atrex.assembler import Capability, assembler, fault
 from atrex.commands.common import DeviceOption, choose_device, console_for_output, print_json
 from atrex.errors import AtrexError
 
@@ -87,6 +88,8 @@ def _hardware() -> list[Check]:
 
     gpu = torch.cuda.is_available()
     checks = [Check("CUDA device", gpu, gpu_name() if gpu else "none visible to PyTorch")]
+    if gpu:
+        checks.append(_ptxas(torch.cuda.get_device_capability()))
     names = [(cpu_name(), "cpu")] + ([(gpu_name(), "cuda")] if gpu else [])
     for name, device in names:
         try:
@@ -96,6 +99,14 @@ def _hardware() -> list[Check]:
         except AtrexError as error:
             checks.append(Check(f"calibration ({device})", False, str(error)))
     return checks
+
+
+def _ptxas(capability: Capability) -> Check:
+    version = assembler(capability)
+    if version is None:
+        return Check("ptxas", False, "Triton has none (kernels in Triton)")
+    wrong = fault(capability, version)
+    return Check("ptxas", not wrong, f"{version} {wrong}".strip())
 
 
 def _sandbox() -> list[Check]:
