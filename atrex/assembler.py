@@ -2,9 +2,9 @@
 
 On Hopper two faults of ptxas hit products on the tensor cores (`wgmma`). 12.8.93, which Triton 3.6 brings
 along, takes an operand's address from a register that it never wrote: `benchmarks/sass_check.py` shows it
-without a GPU, and others saw its results (fla-org/flash-linear-attention, pull request 1262). Those before 13.3
-may use a register again while a product still reads it (CUDA 13.3 release notes, after triton-lang/triton, pull
-request 11781).
+without a GPU, and others saw its results (fla-org/flash-linear-attention, pull request 1262). Those before
+13.3 may use a register again while a product still reads it (CUDA 13.3 release notes, after
+triton-lang/triton, pull request 11781).
 """
 
 from __future__ import annotations

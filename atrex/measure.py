@@ -115,8 +115,9 @@ def measure_case(
     """Time candidates on one case in interleaved rounds; one timing each, in their order.
 
     `floor_us` is what physics allows on a GPU: the case's bytes at the vendor's peak bandwidth. A CPU's
-    caches are faster than its memory, so there it is not looked at. `alone` surrounds all that is timed, not
-    the compiling before. Raises CandidateFault, also where a claim of time or a timed output does not hold.
+    caches are faster than its memory, so there it is not looked at. `alone` surrounds what is timed, not the
+    compiling before, nor the look at outputs. Raises CandidateFault, also where a claim of time or a timed
+    output does not hold.
     """
     problem = sessions[0].problem
     engine = sessions[0].engine
@@ -129,10 +130,13 @@ def measure_case(
     with alone():
         passes = [_passes(contestant, rules) for contestant in contestants]
         _rounds(contestants, passes, rules, len(seeds))
+        extra = telemetry()
         for contestant, count in zip(contestants, passes, strict=True):
             with blaming(contestant.session):
-                _believe(contestant, rules, Kept(contestant.session, problem, spec, seeds, count), floor_us)
-        extra = telemetry()
+                _hold(contestant, rules, count, len(seeds), floor_us)
+    if rules.hold:
+        kept = [Kept(c.session, problem, spec, seeds, n) for c, n in zip(contestants, passes, strict=True)]
+        _look_at(kept, alone)
     return [Timing(_latency(contestant, extra), tuple(contestant.rounds)) for contestant in contestants]
 
 
@@ -147,21 +151,26 @@ def _rounds(contestants: Sequence[Contestant], passes: Sequence[int], rules: Pro
         order.reverse()  # so that neither always runs after the other
 
 
-def _believe(contestant: Contestant, rules: Protocol, kept: Kept, floor_us: float) -> None:
-    """Hold what a contestant claims against clock, results and physics. Raises CandidateFault."""
+def _look_at(kept: Sequence[Kept], alone: Alone) -> None:
+    """What timed calls left, and whether they remember. Raises CandidateFault."""
+    for one in kept:
+        with blaming(one.session):
+            one.check()
+    with alone():
+        for one in kept:
+            with blaming(one.session):
+                if all(one.familiar() < _FAMILIAR_SHARE for _ in range(_TIMES_FAMILIAR)):
+                    text = "takes much less time for inputs that it has seen before than for others"
+                    raise CandidateFault(FaultKind.EXITED, text)
+
+
+def _hold(contestant: Contestant, rules: Protocol, passes: int, sets: int, floor_us: float) -> None:
+    """Hold a claim of time against physics and the judge's clock. Raises CandidateFault."""
     claimed = min(contestant.rounds)  # ratios are made of rounds, so none of them may lie
-    if rules.hold:
-        _hold(contestant, rules, claimed, kept.passes, len(kept.seeds))
-        kept.check()
-        if all(kept.familiar() < _FAMILIAR_SHARE for _ in range(_TIMES_FAMILIAR)):
-            text = "takes much less time for inputs that it has seen before than for others"
-            raise CandidateFault(FaultKind.EXITED, text)
     if contestant.method != "wall" and claimed < floor_us:
         raise CandidateFault(FaultKind.EXITED, f"claims less than the physical floor of {floor_us:.2f} us")
-
-
-def _hold(contestant: Contestant, rules: Protocol, claimed: float, passes: int, sets: int) -> None:
-    """Hold a claim of time against the judge's clock. Raises CandidateFault."""
+    if not rules.hold:
+        return
     if contestant.method == "wall":
         believed = sum(contestant.believed) / len(contestant.believed)
         if believed <= _BELIEVED_ROUNDS:

@@ -26,6 +26,7 @@ if [ -d .whl ] && [ ! -d /tmp/site ]; then
     python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target /tmp/site .whl/*.whl
 fi
 export PYTHONPATH="/tmp/site:$PWD" ATREX_HOME=/tmp/atrex-home COLUMNS=150
+if [ -x .ptxas/ptxas ]; then export TRITON_PTXAS_PATH="$PWD/.ptxas/ptxas"; fi  # Triton 3.6's own is wrong on Hopper
 case ${1:-optimize} in
     optimize)
         python3 -m atrex doctor | tee "$out/doctor.txt"
