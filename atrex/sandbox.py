@@ -329,6 +329,7 @@ def _settle(policy: SandboxPolicy) -> str:
     return "allow-listed; caches and temporary files in scratch"
 
 
+_TOOLS = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")  # files that a worker has to run
 # Not all of /etc: a worker that may search closed directories must not find the password hashes.
 _SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/libx32", "/bin", "/sbin", "/opt", "/proc", "/sys")
 _CONFIGURATION = (
@@ -354,7 +355,7 @@ _CONFIGURATION = (
 
 
 def readable(policy: SandboxPolicy) -> tuple[Path, ...]:
-    """What a worker may read: the system, the Python installation, our packages, and `read_paths`.
+    """What a worker may read and run: the system, the Python installation, our packages, and `read_paths`.
 
     An import path that is a source checkout (it holds a pyproject.toml or .git) is not opened as a
     whole: of our own only the packages `atrex` and `bench` are.
@@ -362,7 +363,7 @@ def readable(policy: SandboxPolicy) -> tuple[Path, ...]:
     installation = [sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")]
     libraries = [
         *os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep),
-        *(os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH")),
+        *(os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH", *_TOOLS)),
     ]
     checkout = ("pyproject.toml", ".git")
     imports = [p for p in sys.path if not any(os.path.exists(os.path.join(p, mark)) for mark in checkout)]

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # What must be seen on an H200, in calls of at most ten minutes. Run from the repository root
 # with the machine's own python3 (torch 2.11, triton 3.6); wheels that it lacks (pydantic, pydantic_core,
-# annotated_types, typing_inspection, typing_extensions, bm25s) are taken from .whl/ if that folder is there.
+# annotated_types, typing_inspection, typing_extensions, bm25s) are taken from .whl/ if that folder is there, and
+# a newer assembler from .ptxas/ptxas.xz (xz -c of .venv/…/triton/backends/nvidia/bin/ptxas-blackwell).
 #
 #   benchmarks/h200.sh optimize      # the main job, at most 8 minutes: report, ledger and best kernel into $OUT
 #   benchmarks/h200.sh fit           # inputs, reference and oracle of all 440 cases
@@ -26,7 +27,11 @@ if [ -d .whl ] && [ ! -d /tmp/site ]; then
     python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target /tmp/site .whl/*.whl
 fi
 export PYTHONPATH="/tmp/site:$PWD" ATREX_HOME=/tmp/atrex-home COLUMNS=150
-if [ -x .ptxas/ptxas ]; then export TRITON_PTXAS_PATH="$PWD/.ptxas/ptxas"; fi  # Triton 3.6's own is wrong on Hopper
+if [ -f .ptxas/ptxas.xz ]; then  # Triton 3.6's own is wrong on Hopper (docs/results/ptxas-12.8.md)
+    python3 -c "import lzma, shutil; shutil.copyfileobj(lzma.open('.ptxas/ptxas.xz'), open('/tmp/ptxas', 'wb'))"
+    chmod 755 /tmp/ptxas
+    export TRITON_PTXAS_PATH=/tmp/ptxas
+fi
 case ${1:-optimize} in
     optimize)
         python3 -m atrex doctor | tee "$out/doctor.txt"

@@ -64,3 +64,7 @@ def keep_note(channel: Channel, text: str) -> None:
 def run_python(channel: Channel, code: str) -> str:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     return done.stdout + done.stderr
+
+
+def run_tool(channel: Channel, path: str) -> str:
+    return subprocess.run([path], capture_output=True, text=True, check=True, timeout=10).stdout

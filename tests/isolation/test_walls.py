@@ -189,6 +189,24 @@ def test_read_paths(server: ForkServer, scratch: Path, ledger: Path) -> None:
         assert refused(worker.request({"do": "write", "path": str(ledger)}, timeout=5))
 
 
+def test_an_assembler_that_the_user_chose_can_be_run_and_its_neighbour_cannot(scratch: Path) -> None:
+    chosen, beside = scratch.parent / "ptxas", scratch.parent / "other"
+    for tool in (chosen, beside):
+        tool.write_text("#!/bin/sh\necho assembled\n")
+        tool.chmod(0o755)
+    environment = {"PYTHONPATH": str(Path(__file__).parent), "TRITON_PTXAS_PATH": str(chosen)}
+    with (
+        ForkServer(preload=["hostile"], environment=environment) as server,
+        server.spawn("hostile:serve", SandboxPolicy(scratch, Limits(1 << 30))) as worker,
+    ):
+        if any(layer.name == "landlock files" and not layer.active for layer in worker.layers):
+            pytest.skip("this machine lacks landlock")
+        assert worker.request({"do": "run_tool", "path": str(chosen)}, timeout=20) == {
+            "result": "assembled\n"
+        }
+        assert refused(worker.request({"do": "run_tool", "path": str(beside)}, timeout=20))
+
+
 def test_a_worker_starts_in_tenths_of_a_second(spawn: Spawn) -> None:
     best = 10.0
     for _ in range(3):
