@@ -81,6 +81,14 @@ def _packed(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor[0].is_contiguous() else tensor.contiguous()
 
 
+def _aligned(tensor: torch.Tensor) -> torch.Tensor:
+    """A packed tensor whose sequences begin at multiples of 16 bytes: where w's do not, ptxas 12.8 errs."""
+    if len(tensor) == 1:  # whatever its stride is, as there is no second one
+        tensor = tensor[0][None]
+    apart = tensor.stride(0) * tensor.element_size()
+    return _packed(tensor) if (apart | tensor.data_ptr()) % 16 == 0 else tensor.clone().contiguous()
+
+
 class Model(nn.Module):
     def __init__(self, chunk_size: int = CHUNK) -> None:
         super().__init__()
@@ -96,7 +104,7 @@ class Model(nn.Module):
         initial_state: torch.Tensor,
         initial_state_indices: torch.Tensor,
     ) -> dict[str, torch.Tensor]:
-        k, w, u, g = (_packed(tensor) for tensor in (k, w, u, g))
+        k, w, u, g = _aligned(k), _aligned(w), _aligned(u), _packed(g)
         (B, T, H, V), (G, K) = u.shape, k.shape[2:]
         h = torch.empty((B, triton.cdiv(T, CHUNK), H, K, V), dtype=k.dtype, device=k.device)
         v_new = torch.empty((B, T, H, V), dtype=u.dtype, device=u.device)
