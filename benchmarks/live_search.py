@@ -53,7 +53,7 @@ from atrex.measure import Protocol, Timing, protocol_for
 from atrex.pool import process_pool
 from atrex.problem import load_problem, resolve_operator
 from atrex.provenance import provenance
-from atrex.records import Case, Device, Judgement, Ratio
+from atrex.records import Case, Device, Ratio
 from atrex.roofline import bound, detect, hardware_name
 from atrex.runs import now
 from atrex.score import weighted_mean
@@ -146,15 +146,16 @@ class Lane:
             finally:
                 lab.close()
 
-    def start(self, operator: str) -> tuple[Candidate, Judgement]:
-        """The first reference kernel that all gates accept. Raises NoStart."""
+    def start(self, operator: str) -> tuple[Candidate, float]:
+        """The first reference kernel that all gates accept, and the seconds of that. Raises NoStart."""
         retriever, cases, why = self._retriever(operator), self.terms.cases(operator), "there is none"
         with self.lab(operator) as lab:
             for kernel in retriever.knowledge().kernels:
                 candidate = Candidate(operator, kernel.dsl, kernel.source, note=f"kernel {kernel.name}")
+                began = self.turn.clock()
                 judgement = lab.judge(candidate, level="full", cases=cases)
                 if judgement.accepted:
-                    return candidate, judgement
+                    return candidate, self.turn.clock() - began
                 why = f"{kernel.name}: {judgement.objection}"
         raise NoStart(f"no reference kernel is accepted: {why}")
 
@@ -302,10 +303,10 @@ class Comparisons:
                 self.row(f"| {operator} | | not compared: {error} |")
             self.failed.add(operator)
 
-    def _started(self, of: Comparison, found: tuple[Candidate, Judgement]) -> None:
-        of.candidates["start"], judgement = found
+    def _started(self, of: Comparison, found: tuple[Candidate, float]) -> None:
+        of.candidates["start"], judged_seconds = found
         for way in reversed(WAYS):
-            arguments = (of.operator, way, found[0], judgement.seconds)
+            arguments = (of.operator, way, found[0], judged_seconds)
             then = partial(self._searched, of, way)
             self._ready.appendleft((of.operator, (Lane.search, arguments, then)))
 
