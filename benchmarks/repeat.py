@@ -151,8 +151,9 @@ def report(tallies: dict[str, Tally], device: Device, command: str) -> str:
     lines = [
         f"# False rejections: honest kernels judged again and again, {hardware_name(device)}",
         "",
-        f"`{command}`, {time.strftime('%Y-%m-%d')}, harness {known.harness}, torch {known.torch}. Each "
-        "judgement has a seed of its own. Eager references are judged by all gates but authenticity.",
+        f"`{command}`, {time.strftime('%Y-%m-%d')}, harness {known.harness}, torch {known.torch}, "
+        f"triton {known.triton}, ptxas {known.ptxas or 'none'}. Each judgement has a seed of its own. Eager "
+        "references are judged by all gates but authenticity.",
         "",
         f"**{rejected} of {judged} judgements reject** "
         f"(95 % interval {100 * rate.low:.2f} to {100 * rate.high:.2f} %).",
@@ -168,10 +169,18 @@ def report(tallies: dict[str, Tally], device: Device, command: str) -> str:
 
 def _lines(tallies: Iterable[tuple[str, Tally]]) -> list[str]:
     return [
-        f"- {name}, seed {seed}, {verdict.gate}: {verdict.status.value} {verdict.reason}"
+        f"- {name}, seed {seed}, {verdict.gate}: {verdict.status.value} {verdict.reason}{_seen(verdict)}"
         for name, tally in sorted(tallies)
         for seed, verdict in tally.not_passed
     ]
+
+
+def _seen(verdict: Verdict) -> str:
+    witness = verdict.witness
+    if witness is None or not witness.expected:
+        return ""
+    where = f"{witness.output}{list(witness.index)}"
+    return f" ({witness.case}: {where} expected {witness.expected}, got {witness.got})"
 
 
 def command_line() -> argparse.ArgumentParser:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,15 @@ def test_a_rejection_is_counted_with_its_seed(tmp_path: Path) -> None:
     assert "| rms_norm/cpp/returns_fp32 | 2 | 2 |" in said
     assert "| l2_norm/eager | 2 | 0 |" in said
     assert "- rms_norm/cpp/returns_fp32, seed 5, interface: FAIL out is float32" in said
+
+
+def test_a_rejection_shows_what_was_expected_and_what_came(tmp_path: Path) -> None:
+    swallowed = next(m for m in calibration.mutants() if m.name == "rms_norm/cpp/nan_swallowed")
+    task = repeat.Task("rms_norm", swallowed, ("specials",), (4,), "cpu", "screen", float("inf"))
+    page = tmp_path / "page.md"
+    repeat.run([task], 1, "cpu", "the command", page)
+    (line,) = (line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("- "))
+    assert re.search(r"FAIL .* \(token_count=\S+: out\[\d+, \d+\] expected nan .*, got ", line), line
 
 
 def test_no_judgement_begins_after_its_time(tmp_path: Path) -> None:
