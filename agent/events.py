@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, TypeAdapter, model_validator
@@ -175,6 +176,12 @@ class Promoted(Event):
     gain: Ratio
     latency_us: dict[str, float] = {}
     """New medians by case id, for an incumbent."""
+
+
+def incumbents(events: Iterable[Event], seconds: float) -> list[Promoted]:
+    """The incumbents that a search had promoted when its first `seconds` were over, in order."""
+    promoted = [event for event in events if isinstance(event, Promoted) and event.role == "incumbent"]
+    return [event for event in promoted if event.elapsed <= seconds]
 
 
 class Outcome(Record):

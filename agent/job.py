@@ -150,8 +150,7 @@ class Job:
         if recorded and isinstance(recorded[0], RunStarted):
             return recorded[0].start, recorded[0].judged_seconds
         for kernel in knowledge.kernels:
-            note = f"kernel {kernel.name}"
-            candidate = Candidate(self.problem.operator, kernel.dsl, kernel.source, note=note)
+            candidate = kernel.candidate(self.problem.operator)
             judgement = lab.judge(candidate, level="full", cases=self.cases)
             ledger.append(JUDGEMENT_ENTRY, record := JudgementRecord(judgement=judgement))
             self._keep(record)

@@ -81,6 +81,10 @@ class ReferenceKernel(Record):
     technique: tuple[str, ...] = ()
     symptoms: tuple[str, ...] = ()
 
+    def candidate(self, operator: str) -> Candidate:
+        """The kernel as it is shipped."""
+        return Candidate(operator, self.dsl, self.source, note=f"kernel {self.name}")
+
 
 class Passage(Record):
     """A note of the knowledge base, or a part of one."""

@@ -132,7 +132,7 @@ class Landscape(Record):
     @property
     def start(self) -> Candidate:
         """What a search starts from."""
-        return Candidate(self.operator, self.dsl, self.source, note=f"kernel {self.kernel}")
+        return self.reference.candidate(self.operator)
 
     @property
     def reference(self) -> ReferenceKernel:

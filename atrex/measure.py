@@ -29,9 +29,9 @@ _WAKE_UP_US = 8000.0  # two scheduler ticks of 4 ms: a core may be slow to come 
 _BELIEVED_ROUNDS = 2 / 3  # a busy machine delays some answers; a liar's median needs half of them
 _CLOCK_SLACK_US = 2000.0  # what a request costs the judge's clock besides the calls
 _MOST_PASSES = 1024
-Alone = Callable[[], AbstractContextManager[None]]  # entered while nothing else may use the device
 _FAMILIAR_SHARE = 0.6  # of the time for new inputs: less for known ones is a memory
 _TIMES_FAMILIAR = 2  # in a row before that is said
+Alone = Callable[[], AbstractContextManager[None]]  # entered while nothing else may use the device
 
 
 @dataclass(frozen=True, slots=True)

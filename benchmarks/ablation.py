@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Literal
 
 from agent.dropout import DropoutPolicy
-from agent.events import Event, Promoted, RunStarted
+from agent.events import Event, RunStarted, incumbents
 from agent.journal import Budget
 from agent.lab import Knowledge
 from agent.promote import PromotionPolicy
@@ -115,8 +115,7 @@ def run(landscape: Landscape, arm: Arm, seed: int, terms: Terms) -> Curve:
     state = search.run()
     bests = [(0.0, landscape.source)] + [
         (event.elapsed, state.candidate(event.candidate).source)
-        for event in events
-        if isinstance(event, Promoted) and event.role == "incumbent" and event.elapsed <= terms.seconds
+        for event in incumbents(events, terms.seconds)
     ]
     known = [(at, landscape.efficiency(source)) for at, source in bests]
     reached = [[S for at, S in known if at <= part * terms.seconds][-1] for part in FRACTIONS]

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass
-from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Self, get_args
 
@@ -35,7 +34,7 @@ from atrex.gates import GATE_NAMES, GATES
 from atrex.gates.context import Level
 from atrex.inputs import build_inputs
 from atrex.judge import CandidateFault, Engine, Session, new_seed
-from atrex.pool import process_pool
+from atrex.pool import at_end, process_pool
 from atrex.problem import Problem, load_problem, resolve_operator
 from atrex.protocol import Call, InputSpec
 from atrex.records import Case, Device, Shape, Status, Verdict
@@ -270,8 +269,7 @@ def of_this_process(
     """The one that a process of a pool keeps: the first call says how it is."""
     if not _calibrations:
         _calibrations.append(Calibration(device, level, named_only=named_only, alone=alone))
-        # A pool's processes end without atexit.
-        Finalize(None, _calibrations[0].__exit__, exitpriority=10)
+        at_end(_calibrations[0].__exit__)
     return _calibrations[0]
 
 

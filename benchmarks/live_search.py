@@ -34,7 +34,7 @@ from landscape import MOST_US, spread_cases
 from turns import Turn, Turns
 
 from agent.dropout import DropoutPolicy
-from agent.events import Event, Promoted, RunStarted
+from agent.events import Event, RunStarted, incumbents
 from agent.instrument import Instrument
 from agent.job import dsl_of
 from agent.journal import Budget
@@ -50,10 +50,11 @@ from atrex.commands.common import choose_device, operator_cases
 from atrex.errors import run_script
 from atrex.judge import CandidateFault, Engine
 from atrex.measure import Protocol, Timing, protocol_for
-from atrex.pool import process_pool
+from atrex.pool import at_end, process_pool
 from atrex.problem import load_problem, resolve_operator
 from atrex.provenance import provenance
 from atrex.records import Case, Device, Ratio
+from atrex.report.workload_text import stack
 from atrex.roofline import bound, detect, hardware_name
 from atrex.runs import now
 from atrex.score import weighted_mean
@@ -125,6 +126,7 @@ class Lane:
     def __init__(self, terms: Terms, turn: Turn) -> None:
         self.terms, self.turn = terms, turn
         self.engine = Engine(terms.device)
+        at_end(self.engine.close)
 
     @contextmanager
     def lab(self, operator: str) -> Iterator[Instrument]:
@@ -151,7 +153,7 @@ class Lane:
         retriever, cases, why = self._retriever(operator), self.terms.cases(operator), "there is none"
         with self.lab(operator) as lab:
             for kernel in retriever.knowledge().kernels:
-                candidate = Candidate(operator, kernel.dsl, kernel.source, note=f"kernel {kernel.name}")
+                candidate = kernel.candidate(operator)
                 began = self.turn.clock()
                 judgement = lab.judge(candidate, level="full", cases=cases)
                 if judgement.accepted:
@@ -191,14 +193,8 @@ class Lane:
             state = search.run()
         passed = time.monotonic() - began
         _say(f"  {operator} {way}: {state.step} steps in {state.elapsed:.0f} s, {passed:.0f} s on the wall")
-        best = [start.id] + [
-            event.candidate
-            for event in events
-            if isinstance(event, Promoted)
-            and event.role == "incumbent"
-            and event.elapsed <= self.terms.seconds
-        ]
-        return state.candidate(best[-1]), state.step
+        promoted = incumbents(events, self.terms.seconds)
+        return state.candidate(promoted[-1].candidate) if promoted else start, state.step
 
     def measure(self, operator: str, candidates: dict[str, Candidate], steps: dict[str, int]) -> Found:
         """All candidates beside one another. Raises TimingFault."""
@@ -270,8 +266,14 @@ class Comparison:
     steps: dict[str, int] = field(default_factory=dict)
 
 
-Step = tuple[Callable[..., Any], tuple[Any, ...], Callable[[Any], None]]
-"""A method of Lane, its arguments, and what to do with what it returns."""
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A method of Lane for an operator, what else it is given, and what to do with what it returns."""
+
+    operator: str
+    method: Callable[..., Any]
+    then: Callable[[Any], None]
+    arguments: tuple[Any, ...] = ()
 
 
 class Comparisons:
@@ -279,44 +281,42 @@ class Comparisons:
 
     def __init__(self, row: Callable[[str], None]) -> None:
         self.row, self.failed = row, set[str]()
-        self._ready = deque[tuple[str, Step]]()
+        self._ready = deque[Step]()
 
     def run(self, operators: Sequence[str], pool: ProcessPoolExecutor, lanes: int) -> None:
         """Compare them all; a row each."""
         for operator in operators:
-            begun = partial(self._started, Comparison(operator))
-            self._ready.append((operator, (Lane.start, (operator,), begun)))
-        running = dict[Future[Any], tuple[str, Callable[[Any], None]]]()
+            self._ready.append(Step(operator, Lane.start, partial(self._started, Comparison(operator))))
+        running = dict[Future[Any], Step]()
         while self._ready or running:
             while self._ready and len(running) < lanes:
-                operator, (step, arguments, then) = self._ready.popleft()
-                running[pool.submit(_in_lane, step, *arguments)] = operator, then
+                step = self._ready.popleft()
+                running[pool.submit(_in_lane, step.method, step.operator, *step.arguments)] = step
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
-                self._conclude(future, *running.pop(future))
+                self._conclude(running.pop(future), future)
 
-    def _conclude(self, future: Future[Any], operator: str, then: Callable[[Any], None]) -> None:
+    def _conclude(self, step: Step, future: Future[Any]) -> None:
         try:
-            then(future.result())
+            step.then(future.result())
         except (NoStart, TimingFault) as error:
-            if operator not in self.failed:
-                self.row(f"| {operator} | | not compared: {error} |")
-            self.failed.add(operator)
+            if step.operator not in self.failed:
+                self.row(f"| {step.operator} | | not compared: {error} |")
+            self.failed.add(step.operator)
 
     def _started(self, of: Comparison, found: tuple[Candidate, float]) -> None:
-        of.candidates["start"], judged_seconds = found
+        of.candidates["start"] = found[0]
         for way in reversed(WAYS):
-            arguments = (of.operator, way, found[0], judged_seconds)
             then = partial(self._searched, of, way)
-            self._ready.appendleft((of.operator, (Lane.search, arguments, then)))
+            self._ready.appendleft(Step(of.operator, Lane.search, then, (way, *found)))
 
     def _searched(self, of: Comparison, way: Way, found: tuple[Candidate, int]) -> None:
         of.candidates[way], of.steps[way] = found
         if len(of.steps) == len(WAYS):
-            arguments = (of.operator, of.candidates, of.steps)
-            self._ready.appendleft(
-                (of.operator, (Lane.measure, arguments, lambda found: self.row(found.row)))
-            )
+            self._ready.appendleft(Step(of.operator, Lane.measure, self._measured, (of.candidates, of.steps)))
+
+    def _measured(self, found: Found) -> None:
+        self.row(found.row)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -334,8 +334,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     calibration_of(device, print)  # once, before anybody else uses the device
     command = shlex.join(["python", "benchmarks/live_search.py", *(arguments or sys.argv[1:])])
     known = provenance(hardware_name(device), device)
-    about = f"{known.hardware}, {known.harness}, torch {known.torch}, triton {known.triton}"
-    page = ["# Search against uniform random search, live", "", f"`{command}`, {now()[:10]}, {about}.", ""]
+    about = f"`{command}`, {now()[:10]}, {known.hardware}, {stack(known)}."
+    page = ["# Search against uniform random search, live", "", about, ""]
     page += [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
 
     def row(line: str) -> None:

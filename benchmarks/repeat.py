@@ -33,6 +33,7 @@ from atrex.pool import process_pool
 from atrex.problem import load_problem, operators, resolve_operator
 from atrex.provenance import provenance
 from atrex.records import Device, Judgement, Status, Verdict
+from atrex.report.workload_text import stack
 from atrex.roofline import hardware_name
 from atrex.verify import Verifier
 
@@ -151,9 +152,8 @@ def report(tallies: dict[str, Tally], device: Device, command: str) -> str:
     lines = [
         f"# False rejections: honest kernels judged again and again, {hardware_name(device)}",
         "",
-        f"`{command}`, {time.strftime('%Y-%m-%d')}, harness {known.harness}, torch {known.torch}, "
-        f"triton {known.triton}, ptxas {known.ptxas or 'none'}. Each judgement has a seed of its own. Eager "
-        "references are judged by all gates but authenticity.",
+        f"`{command}`, {time.strftime('%Y-%m-%d')}, {stack(known)}. Each judgement has a "
+        "seed of its own. Eager references are judged by all gates but authenticity.",
         "",
         f"**{rejected} of {judged} judgements reject** "
         f"(95 % interval {100 * rate.low:.2f} to {100 * rate.high:.2f} %).",

@@ -32,7 +32,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
 from atrex.contract import LayoutKind
-from atrex.errors import UsageError, run_script
+from atrex.errors import EnvironmentProblem, UsageError, run_script
 from atrex.gates.context import distinct
 from atrex.inputs import build_inputs
 from atrex.problem import Problem, load_problem, operators
@@ -62,13 +62,19 @@ class Compiled:
         with tempfile.TemporaryDirectory() as folder:
             source, binary = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
             source.write_text(ptx, encoding="utf-8")
-            subprocess.run([self.ptxas, "-arch=sm_90a", source, "-o", binary], check=True)
-            listing = subprocess.run(
-                [BIN / "nvdisasm", "-c", binary], check=True, capture_output=True, text=True
-            ).stdout
+            _run(self.ptxas, "-arch=sm_90a", source, "-o", binary)
+            listing = _run(BIN / "nvdisasm", "-c", binary)
         lines = re.sub(r"/\*.*?\*/", "", listing).splitlines()
         if found := read_before_written(lines):
             self.wrong[f"{name} ({self.inputs})"] = found
+
+
+def _run(tool: Path, *arguments: str | Path) -> str:
+    """What a tool prints. Raises EnvironmentProblem if it is not there, or fails."""
+    try:
+        return subprocess.run([tool, *arguments], check=True, capture_output=True, text=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise EnvironmentProblem(f"{tool}: {getattr(error, 'stderr', '') or error}") from None
 
 
 class _Driver:
@@ -112,7 +118,9 @@ def specs(problem: Problem, most: int) -> Iterator[tuple[Shape, InputSpec]]:
 
 
 def check(path: Path, compiled: Compiled, most: int, seconds: float) -> str:
-    """Compile what a file launches; one line about it. Raises UsageError."""
+    """Compile what a file launches; one line about it. Raises UsageError if that is nothing."""
+    if not path.is_file():
+        raise UsageError(f"{path}: no such file")
     operator = next((part for part in path.resolve().parts if part in operators()), None)
     if operator is None:
         raise UsageError(f"{path}: lies in no folder with an operator's name")
@@ -130,10 +138,14 @@ def check(path: Path, compiled: Compiled, most: int, seconds: float) -> str:
         compiled.inputs, calls = _told(operator, spec), calls + 1
         try:
             module.Model(**shape.init)(**inputs)
+        except EnvironmentProblem:
+            raise
         except Exception as error:  # noqa: BLE001 - what no kernel has computed may be any nonsense
             refused += 1
             print(f"  {path.stem}: {type(error).__name__}: {str(error)[:100]}", file=sys.stderr)
     new, bad = len(compiled.seen) - before, len(compiled.wrong) - wrong
+    if not new:
+        raise UsageError(f"{path}: launches nothing that was not seen before, in {calls} calls")
     return f"{path}: {calls} calls ({refused} ended early), {new} binaries, {bad} read what was never written"
 
 
@@ -153,8 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--shapes", type=int, default=6, help="the most shapes a kernel")
     parser.add_argument("--seconds", type=float, default=120.0, help="the longest time for a kernel")
     asked = parser.parse_args(arguments)
-    version = subprocess.run([asked.ptxas, "--version"], check=True, capture_output=True, text=True).stdout
-    print(f"triton {triton.__version__}, {version.split()[-1]}")
+    print(f"triton {triton.__version__}, {_run(asked.ptxas, '--version').split()[-1]}")
     compiled = Compiled(asked.ptxas)
     compile_only(compiled)
     for path in asked.kernels:

@@ -66,7 +66,7 @@ def report(rows: dict[calibration.Specimen, tuple[str, ...]], device: Device, co
         f"# Verdicts with every error bound times a factor, {hardware_name(device)}",
         "",
         f"`{command}`, {time.strftime('%Y-%m-%d')}, torch {torch.__version__}. Scaled is the "
-        "g of docs/gates.md, not the output's own rounding. Every factor sees the same inputs (one seed), at "
+        "estimate in the g of docs/gates.md, no rounding. Every factor sees the same inputs (one seed), at "
         "the screening level, through the gates that have a bound: " + ", ".join(GATES) + ".",
         "",
         "| rejected, of | " + " | ".join(f"× {factor:g}" for factor in FACTORS) + " |",

@@ -8,12 +8,12 @@ has a clock that stands still while it waits or is stopped: its own seconds are 
 from __future__ import annotations
 
 import os
-import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.context import SpawnContext
-from pathlib import Path
+
+import psutil
 
 _DRAIN = 0.02  # seconds until the device has done what stopped processes had asked of it
 
@@ -61,40 +61,37 @@ class Turn:
             self._waited += self.clock() - began
             others = [place for place, root in enumerate(self._turns._roots) if root and place != self._place]
             since = time.monotonic()
-            stopped = _stop({self._turns._roots[place] for place in others})
             try:
-                time.sleep(_DRAIN if others else 0.0)
-                yield
+                with _stopped([self._turns._roots[place] for place in others]):
+                    time.sleep(_DRAIN if others else 0.0)
+                    yield
             finally:
                 for place in others:
                     still[place] += time.monotonic() - since
-                _signal(stopped, signal.SIGCONT)
 
 
-def _stop(roots: set[int]) -> set[int]:
-    """Stop these processes and all their descendants; until there are no new ones, as they fork meanwhile."""
-    stopped = set[int]()
-    while new := _with_descendants(roots) - stopped:
-        _signal(new, signal.SIGSTOP)
-        stopped |= new
-    return stopped
+@contextmanager
+def _stopped(roots: Sequence[int]) -> Iterator[None]:
+    """Inside, these processes and all their descendants stand still."""
+    stopped = set[psutil.Process]()
+    try:
+        while new := {process for root in roots for process in _tree(root)} - stopped:  # they fork meanwhile
+            stopped |= new
+            _each(new, psutil.Process.suspend)
+        yield
+    finally:
+        _each(stopped, psutil.Process.resume)
 
 
-def _with_descendants(roots: set[int]) -> set[int]:
-    children = dict[int, list[int]]()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError):  # it has ended
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                children.setdefault(parent, []).append(int(entry.name))
-    found, queue = set[int](), list(roots)
-    while queue:
-        found.add(pid := queue.pop())
-        queue += children.get(pid, [])
-    return found
+def _tree(root: int) -> list[psutil.Process]:
+    try:
+        process = psutil.Process(root)
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
 
 
-def _signal(processes: Iterable[int], number: int) -> None:
-    for pid in processes:
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)
+def _each(processes: Iterable[psutil.Process], act: Callable[[psutil.Process], None]) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            act(process)

@@ -137,9 +137,8 @@ class _Lexical:
     """BM25 over stemmed words."""
 
     def __init__(self, ids: Sequence[str], texts: Sequence[str]) -> None:
-        with _hidden(
-            "jax"
-        ):  # bm25s calls it once, and it keeps three quarters of a GPU's memory from then on
+        # bm25s calls jax once, which keeps three quarters of a GPU's memory from then on.
+        with _hidden("jax"):
             import bm25s
 
         self._ids = ids

@@ -9,11 +9,17 @@ import sys
 import time
 from pathlib import Path
 
-from atrex.pool import process_pool
+import pytest
+
+from atrex.errors import UsageError
+from atrex.pool import at_end, process_pool
 
 PARENT = """
 import os, time
-from atrex.pool import process_pool
+import pytest
+
+from atrex.errors import UsageError
+from atrex.pool import at_end, process_pool
 
 if __name__ == "__main__":
     with process_pool(2) as pool:
@@ -55,3 +61,20 @@ def _alive(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state not in "ZX"
+
+
+def test_none_at_all_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="at least one"):
+        process_pool(0)
+
+
+def mark_at_end(path: Path) -> None:
+    at_end(path.touch)
+
+
+def test_what_is_to_be_closed_is_closed_when_the_pool_ends(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    with process_pool(1) as pool:
+        pool.submit(mark_at_end, closed).result()
+        assert not closed.exists()
+    assert closed.exists()

@@ -24,7 +24,6 @@ from agent.lab import Config, ReferenceKernel
 from agent.proposers.moves import Place, known_configs, move_to, open_configs, saved, together
 from agent.proposers.surrogate import Surrogate, Timing, improvement
 from agent.state import OPEN, Key
-from atrex.candidate import Candidate
 
 TIES = 0.1  # share of a score that chance decides: where all is unknown, other seeds begin elsewhere
 
@@ -66,7 +65,7 @@ class SearchProposer:
 
 
 def _seed(context: Context, kernel: ReferenceKernel) -> Proposal:
-    candidate = Candidate(context.operator, kernel.dsl, kernel.source, note=f"kernel {kernel.name}")
+    candidate = kernel.candidate(context.operator)
     return Proposal(
         origin="seed",
         candidate=candidate,

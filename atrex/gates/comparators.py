@@ -185,7 +185,7 @@ class _Tally:
         wide, eager_wide = got.double(), eager.double()
         judged = value.isfinite() & eager_wide.isfinite()
         allowed = error_bound(expected, got.dtype, precision, factor)
-        regular = judged & ~_choices(expected, got.dtype, precision)
+        regular = judged if expected.slack is None else judged & ~_choices(expected.slack, allowed)
         error = torch.where(judged, (wide - value).abs(), 0.0)
         # Where the bound reaches past the largest value, rounding may give infinity.
         limit = torch.finfo(got.dtype).max
@@ -207,16 +207,13 @@ class _Tally:
             self.lost_special = replace(lost, index=(start + lost.index[0],))
 
 
-def _choices(expected: Expected, dtype: torch.dtype, precision: Precision) -> Tensor:
+def _choices(slack: Tensor, allowed: Tensor) -> Tensor:
     """Where a value is one of two far apart: an fp32 result next to a tie of a rounding to bf16 before it.
 
     Next to a tie either is right. Ties are rare, and one that falls to the other side outweighs the errors of
     all the rest in an RMS, which would then tell of a coin.
     """
-    if expected.slack is None:
-        return torch.zeros((), dtype=torch.bool, device=expected.value.device)
-    rest = error_bound(replace(expected, slack=None), dtype, precision)
-    return expected.slack > CHOICE * rest
+    return slack > CHOICE * (allowed - slack)
 
 
 def _flat(tensor: Tensor, like: Tensor) -> Tensor:

@@ -52,9 +52,8 @@ def test_a_judgement_that_failed_once_changes_nothing_but_the_time(synthetic: An
 def test_a_judgement_that_failed_twice_closes_the_moves_and_teaches_nothing(synthetic: Any) -> None:
     for full in (False, True):
         world = failing(synthetic, 2, full=full)
-        policy = (
-            PromotionPolicy() if full else PromotionPolicy(patience=0)
-        )  # at once: a move is screened first
+        # A move is screened only where every win is judged at once.
+        policy = PromotionPolicy() if full else PromotionPolicy(patience=0)
         state = world.run(enabled=False, budget=Budget(steps=40), promotion=policy)
         closed = [attempt for attempt in state.attempts if attempt.finding == "unjudged"]
         assert closed
