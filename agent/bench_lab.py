@@ -17,6 +17,7 @@ from typing import Protocol
 import psutil
 import torch
 
+from atrex import gpu_memory
 from atrex.candidate import Candidate
 from atrex.gates.context import Level
 from atrex.judge import CandidateFault, Engine, HarnessError, Session
@@ -123,8 +124,8 @@ class MachineLab:
             what = f"the judge ran out of memory: {str(error).splitlines()[0]}"
             reason = NotTimed(what, kind=FaultKind.OUT_OF_MEMORY)
         finally:
-            if care.held and device == "cuda":
-                torch.cuda.empty_cache()  # what the judge's own check took is the workers' again
+            if care.held:
+                gpu_memory.give_back()  # what the judge's own check took is the workers' again
         for session in sessions:
             session.close()  # what it compiled stays on disk, and it starts again at its next request
         raise reason

@@ -21,7 +21,7 @@ import torch
 from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
-from atrex import protocol
+from atrex import gpu_memory, protocol
 from atrex.arena import Arena, ImpossibleReport, padded
 from atrex.candidate import Candidate
 from atrex.contract import InputTensor, OutputTensor
@@ -176,6 +176,10 @@ class Engine:
     def sanitizer_name(self) -> str:
         """What checks the accesses of a sanitizing engine."""
         return "compute-sanitizer" if self.device == "cuda" else "AddressSanitizer"
+
+    def crowded(self) -> str:
+        """Why a worker cannot have its share of a GPU's memory, if it is others who hold it; else empty."""
+        return gpu_memory.crowded() if self.device == "cuda" else ""
 
     def sanitizer_finding(self) -> str:
         """The first violation that compute-sanitizer logged since this was last asked, or an empty string."""

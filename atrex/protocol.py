@@ -60,7 +60,6 @@ class Load(Record):
     source: str
     device: Device
     threads: int
-    memory_fraction: float = 0.6
     foreign: dict[str, Any] | None = None  # an atrex.foreign.spec.ForeignProblem; None: the operator's own
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+from atrex import gpu_memory
 from atrex.candidate import Candidate
 from atrex.errors import UsageError
 from atrex.gates import GATE_NAMES, Gate, gates_for
@@ -171,10 +172,14 @@ def run_gate(gate: Gate, context: GateContext) -> Verdict:
         gate.run(context)
     except Rejection as rejection:
         status, reason, witness, fault = Status.FAIL, rejection.reason, rejection.witness, rejection.fault
+        if fault is FaultKind.OUT_OF_MEMORY and (crowded := context.session.engine.crowded()):
+            status, reason = Status.ERROR, f"harness: {crowded}; {reason}"
     except Undecided as undecided:
         status, reason = undecided.status, undecided.reason
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the harness's fault and is said so
         status, reason = Status.ERROR, _harness_error(error)
+    finally:
+        gpu_memory.give_back()  # a judge beside this one, or the next worker, may want it
     return Verdict(
         gate=gate.name,
         status=status,

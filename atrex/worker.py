@@ -23,7 +23,7 @@ from pydantic import TypeAdapter
 from torch import Tensor
 from torch.cuda import synchronize  # bound before any candidate can replace it
 
-from atrex import inside, protocol
+from atrex import gpu_memory, inside, protocol
 from atrex.arena import ArenaWriter
 from atrex.channel import Channel, ChannelClosed
 from atrex.foreign import entry
@@ -158,7 +158,7 @@ class Worker:
         torch.set_num_threads(request.threads)
         keep_freed_memory()
         if request.device == "cuda":
-            torch.cuda.set_per_process_memory_fraction(request.memory_fraction)
+            torch.cuda.set_per_process_memory_fraction(gpu_memory.SHARE)
         elif request.dsl in ("triton", "gluon"):
             from atrex.dsl import interpreter
 

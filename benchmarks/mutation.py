@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     run(mutants, plan, options.jobs, take)
     print(_write(options, command, reports))
-    return 1 if any(result.survived for one in reports for result in one.results) else 0
+    return 1 if any(r.survived or r.disturbed for one in reports for r in one.results) else 0
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -17,7 +17,7 @@ import argparse
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import as_completed
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,6 +26,7 @@ import calibration
 import torch
 
 from atrex.errors import run_script
+from atrex.judge import HarnessError
 from atrex.pool import process_pool
 from atrex.problem import resolve_operator
 from atrex.records import Device, Status
@@ -37,7 +38,10 @@ _SEED = 2026
 
 
 def examine(specimen: calibration.Specimen, device: Device) -> tuple[str, ...]:
-    """For each factor the gate that rejects the specimen at the screening level; empty if none does."""
+    """For each factor the gate that rejects the specimen at the screening level; empty if none does.
+
+    Raises HarnessError where the machine and not the specimen failed.
+    """
     examiner = calibration.of_this_process(device, alone=False)
     candidate = specimen.candidate()
     try:
@@ -47,7 +51,10 @@ def examine(specimen: calibration.Specimen, device: Device) -> tuple[str, ...]:
             def rejecting(factor: float) -> str:
                 judge = examiner.gate_of(session, stack, factor, _SEED)
                 for gate in sorted(GATES, key=lambda gate: gate != specimen.gate):
-                    if judge(gate, "screen").status is Status.FAIL:
+                    found = judge(gate, "screen")
+                    if found.status is Status.ERROR:
+                        raise HarnessError(f"{gate}: {found.reason}")
+                    if found.status is Status.FAIL:
                         return gate
                 return ""
 
@@ -103,6 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--op", action="append", type=resolve_operator, default=[])
     parser.add_argument("--dsl", choices=calibration.DSLS)
+    parser.add_argument("--only", choices=("mutants", "honest"), help="half of the set")
     parser.add_argument("--match", default="", help="only the specimens whose name contains this")
     parser.add_argument("--jobs", type=int, default=1, help="specimens at a time")
     parser.add_argument("--output", type=Path, help="write the Markdown page here instead of printing it")
@@ -112,6 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         specimen
         for specimen in [*calibration.honest_kernels(), *mutants]
         if specimen.runs_on(asked.device)
+        and asked.only in (None, "honest" if specimen.honest else "mutants")
         and (not asked.op or specimen.operator in asked.op)
         and asked.dsl in (None, specimen.dsl)
         and asked.match in specimen.name
@@ -119,17 +128,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
     calibration.require_some(chosen)
     command = shlex.join(["python", "benchmarks/sweep.py", *(arguments or sys.argv[1:])])
     rows = dict[calibration.Specimen, tuple[str, ...]]()
-    with process_pool(asked.jobs) as pool:
-        waiting = {pool.submit(examine, specimen, asked.device): specimen for specimen in chosen}
-        for future in as_completed(waiting):
-            specimen = waiting[future]
-            rows[specimen] = future.result()
-            print(specimen.name, *(gate or "–" for gate in rows[specimen]), flush=True)
-            if asked.output:
-                asked.output.write_text(report(rows, asked.device, command), encoding="utf-8")
+
+    def keep(specimen: calibration.Specimen, verdicts: tuple[str, ...]) -> None:
+        rows[specimen] = verdicts
+        print(specimen.name, *(gate or "–" for gate in verdicts), flush=True)
+        if asked.output:
+            asked.output.write_text(report(rows, asked.device, command), encoding="utf-8")
+
+    disturbed = _examine_all(chosen, asked.device, asked.jobs, keep)
+    for specimen, error in _examine_all(disturbed, asked.device, 1, keep).items():
+        print(f"??? {specimen.name}: {error}", file=sys.stderr, flush=True)
     if not asked.output:
         print(report(rows, asked.device, command))
-    return 0
+    return 0 if len(rows) == len(chosen) else 1
+
+
+def _examine_all(
+    specimens: Iterable[calibration.Specimen],
+    device: Device,
+    jobs: int,
+    keep: Callable[[calibration.Specimen, tuple[str, ...]], None],
+) -> dict[calibration.Specimen, str]:
+    """Examine them, so many at a time; those that the machine and not they failed, and how."""
+    failed = dict[calibration.Specimen, str]()
+    with process_pool(jobs) as pool:
+        waiting = {pool.submit(examine, specimen, device): specimen for specimen in specimens}
+        for future in as_completed(waiting):
+            try:
+                verdicts = future.result()
+            except HarnessError as error:
+                failed[waiting[future]] = str(error)[:300]
+            else:
+                keep(waiting[future], verdicts)
+    return failed
 
 
 if __name__ == "__main__":

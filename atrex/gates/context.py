@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from atrex.contract import DimSpec
@@ -21,7 +22,7 @@ from atrex.gates.comparators import (
 from atrex.gates.outputs import judge_outputs, keep_worst
 from atrex.inputs import as_contiguous, build_inputs, tile_rows_for, window_spec
 from atrex.judge import CandidateFault, Outcome, Session
-from atrex.problem import Problem
+from atrex.problem import Expected, Problem
 from atrex.protocol import Call, CallReport, InputSpec
 from atrex.records import Case, FaultKind, Scalar, Shape, Status, Witness
 
@@ -269,15 +270,26 @@ class GateContext:
         """NaN, infinities and signs of zeros wherever eager and oracle agree on them. Raises Rejection."""
         inputs = self.inputs(spec)
         eager, oracle = self.problem.reference(spec.shape, inputs), self.problem.oracle(spec.shape, inputs)
+        signed = self.problem.contract.signed_zeros
         for name, got in outputs.items():
             if not got.is_floating_point() or name not in oracle or got.shape != eager[name].shape:
                 continue
-            bound = None
-            if self.problem.spec.outputs[name].compare == "bound":
-                bound = error_bound(oracle[name], got.dtype, self.problem.precision(name, spec.shape))
-            signed = self.problem.contract.signed_zeros
-            if mismatch := class_mismatch(got, eager[name], oracle[name].value, bound, signed_zeros=signed):
+            leeway = self._leeway(name, spec.shape, oracle[name], got.dtype)
+            value = oracle[name].value
+            if mismatch := class_mismatch(got, eager[name], value, leeway, signed_zeros=signed):
                 raise self.mismatch(spec, name, mismatch, what)
+
+    def _leeway(self, name: str, shape: Shape, expected: Expected, dtype: torch.dtype) -> Tensor | None:
+        """How near zero a number must be to come out as one; None: nothing but zero may.
+
+        Of a `checked` output the oracle knows one right answer of several, and not how far others may be.
+        """
+        compare = self.problem.spec.outputs[name].compare
+        if compare == "exact":
+            return None
+        if compare == "checked":
+            return torch.full_like(expected.value, torch.inf)
+        return error_bound(expected, dtype, self.problem.precision(name, shape))
 
     def check(self, shape: Shape, what: str = "", **changes: Any) -> None:
         """Call on inputs of this shape and require accuracy; large ones by windows of rows."""

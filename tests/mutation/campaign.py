@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import as_completed
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -74,17 +74,20 @@ def run(
     mutants: Sequence[Mutant], options: Options, jobs: int, progress: Callable[[Report], None]
 ) -> list[Report]:
     """All mutants, over `jobs` processes; `progress` hears of every chunk as it is done."""
-    work, reports = chunks(mutants), list[Report]()
-    if jobs <= 1:
-        for chunk in work:
-            reports.append(run_chunk(chunk, options))
-            progress(reports[-1])
-        return reports
-    with process_pool(jobs) as pool:
-        futures = [pool.submit(run_chunk, chunk, options) for chunk in work]
-        for future in as_completed(futures):
-            reports.append(future.result())
-            progress(reports[-1])
+    reports, left = list[Report](), list(mutants)
+    for processes in dict.fromkeys((jobs, 1)):  # alone once more, what neighbours may have disturbed
+        disturbed = set[str]()
+        with process_pool(processes) as pool:
+            futures = [pool.submit(run_chunk, chunk, options) for chunk in chunks(left)]
+            for future in as_completed(futures):
+                report = future.result()
+                if processes > 1:
+                    disturbed |= {result.id for result in report.results if result.disturbed}
+                    kept = tuple(result for result in report.results if not result.disturbed)
+                    report = replace(report, results=kept)
+                reports.append(report)
+                progress(report)
+        left = [mutant for mutant in left if mutant.id in disturbed]
     return reports
 
 
@@ -154,6 +157,8 @@ class Bench:
         if found.witness is None:
             return _result(mutant, "unwitnessed", found.why)
         judged = judge(session, self.cases, self.verifier)
+        if judged.broken:  # no verdict is none
+            return _result(mutant, "not run", judged.broken)
         return _result(mutant, "clear" if found.witness.clear else "marginal", found.why).model_copy(
             update={
                 "witness": _witness(found),

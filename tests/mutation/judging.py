@@ -27,6 +27,7 @@ class Judged:
     level: str = ""
     reason: str = ""
     undecided: str = ""  # gates that did not pass it, without a verdict of their own
+    broken: str = ""  # why a gate could not judge it, if none fails it
 
 
 def context_for(
@@ -42,7 +43,7 @@ def context_for(
 
 def judge(session: Session, cases: Sequence[Case], verifier: Verifier) -> Judged:
     """All gates at a screening, then at the full level, up to the first that fails the mutant."""
-    undecided = dict[str, None]()
+    undecided, broken = dict[str, None](), ""
     with ExitStack() as stack:
         levels: tuple[Level, ...] = ("screen", "full")
         for level in levels:
@@ -51,9 +52,11 @@ def judge(session: Session, cases: Sequence[Case], verifier: Verifier) -> Judged
                 verdict: Verdict = run_gate(gate, context)
                 if verdict.status is Status.FAIL:
                     return Judged(True, gate.name, level, verdict.reason[:300], "; ".join(undecided))
-                if verdict.status is not Status.PASS:
+                if verdict.status is Status.ERROR:
+                    broken = broken or verdict.reason
+                elif verdict.status is not Status.PASS:
                     undecided[f"{gate.name} {verdict.status.value}: {verdict.reason[:120]}"] = None
-    return Judged(False, undecided="; ".join(undecided))
+    return Judged(False, undecided="; ".join(undecided), broken=broken)
 
 
 def production_shapes(context: GateContext) -> list[Shape]:

@@ -49,6 +49,11 @@ class Result(Record):
         return self.status == "clear" and not self.killed
 
     @property
+    def disturbed(self) -> bool:
+        """Whether the machine failed and not the mutant; alone it may be judged."""
+        return self.status == "not run" and self.why.startswith("harness: ")
+
+    @property
     def summary(self) -> str:
         """One line for a terminal."""
         said = f"{self.gate} ({self.level}): {self.reason[:70]}" if self.killed else "SURVIVES"

@@ -45,6 +45,7 @@ def page(title: str, command: str, results: Sequence[Result], doubts: Sequence[s
         *chain.from_iterable(_survivor(result, command) for result in survivors),
         *([] if survivors else ["None.", ""]),
         *_listed("Marginal survivors", (f"{r.id}: {r.note}; {_seen(r)}" for r in marginal if not r.killed)),
+        *_listed("Not judged", (f"{r.id}: {r.why[:200]}" for r in results if r.disturbed)),
         *_listed("Honest kernels outside their bound on a legal input", doubts),
         *_listed(
             "Equivalent or unwitnessed",

@@ -1,0 +1,111 @@
+"""What a gate's view of a candidate demands, and whose fault a lack of memory is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from atrex import gpu_memory
+from atrex.candidate import load_candidate
+from atrex.gates.context import GateContext, Rejection
+from atrex.judge import Engine
+from atrex.protocol import Edit, InputSpec, SpecialName
+from atrex.records import Shape, Status, Verdict
+from atrex.verify import Verifier, gate_context
+from traces.workload import load_workload
+
+ROOT = Path(__file__).parents[1]
+STATES = "chunk_gated_delta_rule_state"
+
+
+class TestClassesOfCheckedOutputs:
+    """Another order of a sum may give zero where the oracle has 1e-8, and `check` knows whether it may."""
+
+    @pytest.fixture
+    def context(self) -> Iterator[GateContext]:
+        kernel = load_candidate(ROOT / f"tests/honest/{STATES}/triton/chunk_loop.py", STATES)
+        cases = load_workload(operators=[STATES]).cases(STATES)
+        with Engine("cpu") as engine, engine.session(kernel) as session:
+            yield gate_context("specials", session, cases, "screen", 1, "", lambda: session)
+
+    @pytest.mark.parametrize("value", [0.0, -0.0, 7.0])
+    def test_a_number_may_be_any_number(self, context: GateContext, value: float) -> None:
+        spec, right = self._right(context)
+        right["h"][0, 1, 0, 0, 0] = value
+        context.require_classes(spec, right, "here")
+
+    @pytest.mark.parametrize("value", [torch.nan, torch.inf])
+    def test_a_number_must_be_one(self, context: GateContext, value: float) -> None:
+        spec, wrong = self._right(context)
+        wrong["h"][0, 1, 0, 0, 0] = value
+        with pytest.raises(Rejection, match="here: h special value lost or made"):
+            context.require_classes(spec, wrong, "here")
+
+    @pytest.mark.parametrize("value", [0.0, 7.0])
+    def test_a_zero_stays_the_zero_that_it_is(self, context: GateContext, value: float) -> None:
+        shape = self._shape(context)
+        states, size = shape.dims["state_count"], shape.dims["key_dim"] * shape.dims["value_dim"]
+        size *= shape.dims["num_v_heads"]
+        firsts = tuple(range(0, states * size, size))
+        zeros: tuple[SpecialName, ...] = ("-0",) * states
+        edit = Edit(kind="place", input="initial_state", at=firsts, values=zeros)
+        spec, outputs = self._right(context, edit)
+        assert str(float(outputs["h"][0, 0, 0, 0, 0])) == "-0.0"
+        context.require_classes(spec, outputs, "here")
+        outputs["h"][0, 0, 0, 0, 0] = value
+        with pytest.raises(Rejection):
+            context.require_classes(spec, outputs, "here")
+
+    @staticmethod
+    def _right(context: GateContext, *edits: Edit) -> tuple[InputSpec, dict[str, Tensor]]:
+        shape = TestClassesOfCheckedOutputs._shape(context)
+        spec = context.spec(shape, edits=edits)
+        return spec, context.problem.reference(shape, context.inputs(spec))
+
+    @staticmethod
+    def _shape(context: GateContext) -> Shape:
+        return next(shape for shape in context.problem.odd() if shape.dims["chunks"] > 1)
+
+
+class CrowdedEngine(Engine):
+    """Others hold the memory of its device."""
+
+    def crowded(self) -> str:
+        return "others leave 3 MiB"
+
+
+@pytest.mark.parametrize(("engine", "status"), [(Engine, Status.FAIL), (CrowdedEngine, Status.ERROR)])
+def test_memory_that_others_hold_is_not_the_candidate_s_fault(engine: type[Engine], status: Status) -> None:
+    with engine("cpu", memory_bytes=2 << 30) as made:
+        verdict = _interface(made)
+    assert verdict.status is status
+    assert ("harness: others leave 3 MiB; out of memory" in verdict.reason) == (status is Status.ERROR)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("held", [0.0, 0.5])
+def test_a_crowded_gpu(held: float, tmp_path: Path) -> None:
+    """A kernel that takes all memory fails where it can have its share, and is not judged where it cannot."""
+    total = torch.cuda.mem_get_info()[1]
+    kept = torch.empty(int(held * total), dtype=torch.uint8, device="cuda")
+    greedy = tmp_path / "greedy.py"
+    source = (ROOT / "tests/faults/allocates.py").read_text()
+    greedy.write_text(source.replace("torch.ones(1 << 26)", "torch.ones(1 << 28, device='cuda')"))
+    with Engine("cuda") as engine:
+        verdict = _interface(engine, greedy)
+    assert verdict.status is (Status.ERROR if held else Status.FAIL), verdict
+    assert ("others leave" in verdict.reason) == bool(held)
+    del kept
+    gpu_memory.give_back()
+
+
+def _interface(engine: Engine, kernel: Path = ROOT / "tests/faults/allocates.py") -> Verdict:
+    cases = [case for case in load_workload().cases("rms_norm") if case.id == "rms_norm-015"]
+    with Verifier(engine, beside=False) as verifier:
+        candidate = load_candidate(kernel, "rms_norm")
+        return verifier.judge(candidate, cases, level="screen", gates=["interface"]).verdicts[-1]
