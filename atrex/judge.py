@@ -34,7 +34,8 @@ from atrex.sandbox import Limits, SandboxPolicy, scrubbed_environment
 from atrex.sanitizer import ComputeSanitizer, sanitizer_environment
 
 ENTRY = "atrex.worker:main"
-_PRELOAD = ("atrex.worker", "atrex.dsl.cpp")
+# `bench`, because a worker cannot search a checkout for it: it may not list what lies beside the packages.
+_PRELOAD = ("atrex.worker", "atrex.dsl.cpp", "bench")
 _FETCH_BYTES = 64 << 20  # a window of rows
 _FATAL = {FaultKind.ILLEGAL_ACCESS, FaultKind.OUT_OF_MEMORY, FaultKind.EXITED, FaultKind.TIMEOUT}
 
