@@ -173,6 +173,17 @@ class Problem:
         """The result in fp64, with what its error bound is made of."""
         return cast(dict[str, Expected], self.module.oracle(self.full(shape).init, inputs))
 
+    def following(
+        self, shape: Shape, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]
+    ) -> tuple[dict[str, Tensor], dict[str, Expected]]:
+        """Reference and oracle; a recurrence of roundings goes from what a candidate's outputs say of it."""
+        follow = getattr(self.module, "follow", None)
+        if follow is None:
+            return self.reference(shape, inputs), self.oracle(shape, inputs)
+        return cast(
+            tuple[dict[str, Tensor], dict[str, Expected]], follow(self.full(shape).init, inputs, outputs)
+        )
+
     def smooth(self, shape: Shape, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The formula as differentiable PyTorch in the dtype of its inputs, where there are gradients."""
         module = importlib.import_module(f"bench.{self.operator}.smooth")

@@ -60,6 +60,22 @@ class TestClassesOfCheckedOutputs:
         with pytest.raises(Rejection):
             context.require_classes(spec, outputs, "here")
 
+    def test_what_an_infinity_becomes_follows_from_the_candidate_s_own_h(self, context: GateContext) -> None:
+        """Inf times an h of the other sign, which so near zero is as right, is the other infinity."""
+        shape = self._shape(context)
+        token, row = 64, shape.dims["num_v_heads"] * shape.dims["key_dim"]  # the first of the second chunk
+        spec, outputs = self._right(
+            context, Edit(kind="place", input="w", at=(token * row,), values=("inf",))
+        )
+        assert outputs["v_new"][0, token, 0].isinf().all()
+        turned = {**outputs, "h": outputs["h"].clone()}
+        turned["h"][0, 1, 0, 0, 0] *= -1
+        with pytest.raises(Rejection, match="v_new special value lost or made"):
+            context.require_classes(spec, turned, "here")  # another h, and v_new still of the old one
+        own = context.problem.following(shape, context.inputs(spec), turned)[0]
+        assert own["v_new"][0, token, 0, 0] == -outputs["v_new"][0, token, 0, 0]
+        context.require_classes(spec, {**own, "h": turned["h"]}, "here")
+
     @staticmethod
     def _right(context: GateContext, *edits: Edit) -> tuple[InputSpec, dict[str, Tensor]]:
         shape = TestClassesOfCheckedOutputs._shape(context)

@@ -55,6 +55,21 @@ def reference(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     The matrix products are in fp32, because torch rounds the result of one in bf16. What does not need the
     state is made for all chunks beforehand.
     """
+    return _eager(inputs, None)
+
+
+def follow(
+    init: Init, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]
+) -> tuple[dict[str, Tensor], dict[str, Expected]]:
+    """Reference and oracle, each step of them from the h that the candidate gave.
+
+    Whether an infinite w makes +Inf or -Inf hangs on the signs in h, which near zero may be either.
+    """
+    return _eager(inputs, outputs["h"]), _oracle(inputs, outputs["h"])
+
+
+def _eager(inputs: Mapping[str, Tensor], given: Tensor | None) -> dict[str, Tensor]:
+    """The reference; `given` holds the h to feed back, without it that is S rounded."""
     k, u, states = inputs["k"], inputs["u"], inputs["initial_state"]
     batch, tokens, groups, keys = k.shape
     heads, values = u.shape[2:]
@@ -67,17 +82,17 @@ def reference(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     state = states[where]
     h = torch.empty((batch, key.shape[1], heads, keys, values), dtype=k.dtype, device=k.device)
     v_new = torch.empty((batch, key.shape[1], heads, _CHUNK, values), dtype=k.dtype, device=k.device)
-    state = _scan(state, h, v_new, (key, weight, fresh, keep, decay))
+    state = _scan(state, h, v_new, h if given is None else given, (key, weight, fresh, keep, decay))
     flat = v_new.transpose(2, 3).flatten(1, 2)[:, :tokens].contiguous()
     return {"h": h, "v_new": flat, "final_state": states.index_copy(0, where, state)}
 
 
 @host_loop
-def _scan(state: Tensor, h: Tensor, v_new: Tensor, chunks: tuple[Tensor, ...]) -> Tensor:
-    """Fill h and v_new chunk by chunk; the state after the last one."""
+def _scan(state: Tensor, h: Tensor, v_new: Tensor, fed: Tensor, chunks: tuple[Tensor, ...]) -> Tensor:
+    """Fill h and v_new chunk by chunk, from `fed`, which may be h; the state after the last one."""
     for i in range(h.shape[1]):
         h[:, i] = state
-        state, v_new[:, i] = _advance(state, h[:, i], *(tensor[:, i] for tensor in chunks))
+        state, v_new[:, i] = _advance(state, fed[:, i], *(tensor[:, i] for tensor in chunks))
     return state
 
 
@@ -163,12 +178,17 @@ def oracle(init: Init, inputs: Mapping[str, Tensor]) -> dict[str, Expected]:
 
     Others are as right, and `check` judges: `terms` states the size of the values and no more.
     """
+    return _oracle(inputs, None)
+
+
+def _oracle(inputs: Mapping[str, Tensor], given: Tensor | None) -> dict[str, Expected]:
+    """The oracle; `given` as in `_steps`."""
     states, u = inputs["initial_state"], inputs["u"]
     chunks = -(-u.shape[1] // _CHUNK)
     h = states.new_empty((u.shape[0], chunks, *states.shape[1:]), dtype=torch.float64)
     v_new = torch.empty(u.shape, dtype=torch.float64, device=u.device)
     final = states.double()
-    for i, step in enumerate(_steps(inputs, None)):
+    for i, step in enumerate(_steps(inputs, given)):
         if i == chunks:
             final[inputs["initial_state_indices"].long()] = step.state
             break
