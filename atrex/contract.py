@@ -45,11 +45,15 @@ class InitSpec(Record):
 
 
 class DimSpec(Record):
-    """The legal range of one dimension."""
+    """The legal range of one dimension.
+
+    `enough`: so many stand for more in shapes that stand for a bucket (places of a pool, most of them idle).
+    """
 
     min: int
     max: int
     multiple_of: int = 1
+    enough: int | None = None
 
     def legal(self, extent: int) -> bool:
         """Whether a dimension may have this extent."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from atrex import gpu_memory
 from atrex.candidate import load_candidate
-from atrex.gates.context import GateContext, Rejection
+from atrex.gates.context import GateContext, Rejection, make_plan
 from atrex.judge import Engine
 from atrex.protocol import Edit, InputSpec, SpecialName
 from atrex.records import Shape, Status, Verdict
@@ -22,69 +22,81 @@ ROOT = Path(__file__).parents[1]
 STATES = "chunk_gated_delta_rule_state"
 
 
+@pytest.fixture
+def states() -> Iterator[GateContext]:
+    """What `specials` sees of a kernel for a recurrence whose outputs are `checked`."""
+    kernel = load_candidate(ROOT / f"tests/honest/{STATES}/triton/chunk_loop.py", STATES)
+    cases = load_workload(operators=[STATES]).cases(STATES)
+    with Engine("cpu") as engine, engine.session(kernel) as session:
+        yield gate_context("specials", session, cases, "screen", 1, "", lambda: session)
+
+
 class TestClassesOfCheckedOutputs:
     """Another order of a sum may give zero where the oracle has 1e-8, and `check` knows whether it may."""
 
-    @pytest.fixture
-    def context(self) -> Iterator[GateContext]:
-        kernel = load_candidate(ROOT / f"tests/honest/{STATES}/triton/chunk_loop.py", STATES)
-        cases = load_workload(operators=[STATES]).cases(STATES)
-        with Engine("cpu") as engine, engine.session(kernel) as session:
-            yield gate_context("specials", session, cases, "screen", 1, "", lambda: session)
-
     @pytest.mark.parametrize("value", [0.0, -0.0, 7.0])
-    def test_a_number_may_be_any_number(self, context: GateContext, value: float) -> None:
-        spec, right = self._right(context)
+    def test_a_number_may_be_any_number(self, states: GateContext, value: float) -> None:
+        spec, right = self._right(states)
         right["h"][0, 1, 0, 0, 0] = value
-        context.require_classes(spec, right, "here")
+        states.require_classes(spec, right, "here")
 
     @pytest.mark.parametrize("value", [torch.nan, torch.inf])
-    def test_a_number_must_be_one(self, context: GateContext, value: float) -> None:
-        spec, wrong = self._right(context)
+    def test_a_number_must_be_one(self, states: GateContext, value: float) -> None:
+        spec, wrong = self._right(states)
         wrong["h"][0, 1, 0, 0, 0] = value
         with pytest.raises(Rejection, match="here: h special value lost or made"):
-            context.require_classes(spec, wrong, "here")
+            states.require_classes(spec, wrong, "here")
 
     @pytest.mark.parametrize("value", [0.0, 7.0])
-    def test_a_zero_stays_the_zero_that_it_is(self, context: GateContext, value: float) -> None:
-        shape = self._shape(context)
-        states, size = shape.dims["state_count"], shape.dims["key_dim"] * shape.dims["value_dim"]
+    def test_a_zero_stays_the_zero_that_it_is(self, states: GateContext, value: float) -> None:
+        shape = self._shape(states)
+        count, size = shape.dims["state_count"], shape.dims["key_dim"] * shape.dims["value_dim"]
         size *= shape.dims["num_v_heads"]
-        firsts = tuple(range(0, states * size, size))
-        zeros: tuple[SpecialName, ...] = ("-0",) * states
+        firsts = tuple(range(0, count * size, size))
+        zeros: tuple[SpecialName, ...] = ("-0",) * count
         edit = Edit(kind="place", input="initial_state", at=firsts, values=zeros)
-        spec, outputs = self._right(context, edit)
+        spec, outputs = self._right(states, edit)
         assert str(float(outputs["h"][0, 0, 0, 0, 0])) == "-0.0"
-        context.require_classes(spec, outputs, "here")
+        states.require_classes(spec, outputs, "here")
         outputs["h"][0, 0, 0, 0, 0] = value
         with pytest.raises(Rejection):
-            context.require_classes(spec, outputs, "here")
+            states.require_classes(spec, outputs, "here")
 
-    def test_what_an_infinity_becomes_follows_from_the_candidate_s_own_h(self, context: GateContext) -> None:
+    def test_what_an_infinity_becomes_follows_from_the_candidate_s_own_h(self, states: GateContext) -> None:
         """Inf times an h of the other sign, which so near zero is as right, is the other infinity."""
-        shape = self._shape(context)
+        shape = self._shape(states)
         token, row = 64, shape.dims["num_v_heads"] * shape.dims["key_dim"]  # the first of the second chunk
-        spec, outputs = self._right(
-            context, Edit(kind="place", input="w", at=(token * row,), values=("inf",))
-        )
+        spec, outputs = self._right(states, Edit(kind="place", input="w", at=(token * row,), values=("inf",)))
         assert outputs["v_new"][0, token, 0].isinf().all()
         turned = {**outputs, "h": outputs["h"].clone()}
         turned["h"][0, 1, 0, 0, 0] *= -1
         with pytest.raises(Rejection, match="v_new special value lost or made"):
-            context.require_classes(spec, turned, "here")  # another h, and v_new still of the old one
-        own = context.problem.following(shape, context.inputs(spec), turned)[0]
+            states.require_classes(spec, turned, "here")  # another h, and v_new still of the old one
+        own = states.problem.following(shape, states.inputs(spec), turned)[0]
         assert own["v_new"][0, token, 0, 0] == -outputs["v_new"][0, token, 0, 0]
-        context.require_classes(spec, {**own, "h": turned["h"]}, "here")
+        states.require_classes(spec, {**own, "h": turned["h"]}, "here")
 
     @staticmethod
-    def _right(context: GateContext, *edits: Edit) -> tuple[InputSpec, dict[str, Tensor]]:
-        shape = TestClassesOfCheckedOutputs._shape(context)
-        spec = context.spec(shape, edits=edits)
-        return spec, context.problem.reference(shape, context.inputs(spec))
+    def _right(states: GateContext, *edits: Edit) -> tuple[InputSpec, dict[str, Tensor]]:
+        shape = TestClassesOfCheckedOutputs._shape(states)
+        spec = states.spec(shape, edits=edits)
+        return spec, states.problem.reference(shape, states.inputs(spec))
 
     @staticmethod
-    def _shape(context: GateContext) -> Shape:
-        return next(shape for shape in context.problem.odd() if shape.dims["chunks"] > 1)
+    def _shape(states: GateContext) -> Shape:
+        return next(shape for shape in states.problem.odd() if shape.dims["chunks"] > 1)
+
+
+def test_few_idle_places_stand_for_many(states: GateContext) -> None:
+    """A pool of 474 states for one sequence is a gigabyte to deliver, and shows nothing that eight do not."""
+    states.plan = make_plan("screen", "cuda")
+    problem, shapes = states.problem, states.representatives()
+    assert {shape.dims["state_count"] for shape in shapes} <= {3, 8}  # 3 where the whole case is reduced
+    assert max(shape.dims["token_count"] for shape in shapes) > 4096
+    assert all(problem.shape(case).dims["state_count"] > 8 for case in states.cases)
+    whole = next(case for case in states.cases if problem.shape(case).dims["token_count"] == 2048)
+    states.cases = [whole.model_copy(update={"input": {**whole.input, "batch_size": 12}})]
+    assert states.representatives() == [problem.shape(states.cases[0])]  # eight are too few for twelve
 
 
 class CrowdedEngine(Engine):

@@ -142,12 +142,21 @@ class GateContext:
             cuts.pop(str(rows), None)
         smallest: dict[tuple[int, ...], Shape] = {}
         for case in self.cases:
-            full = problem.shape(case)
+            full = self._with_enough(problem.shape(case))
             key = tuple(sum(full.dims[name] > cut for cut in steps) for name, steps in cuts.items())
             shape = self._reduced(case, full, cuts)
             if key not in smallest or self._simpler(shape, smallest[key]):
                 smallest[key] = shape
         return distinct(smallest.values())
+
+    def _with_enough(self, shape: Shape) -> Shape:
+        """The shape without what is there in plenty, unless something needs so many."""
+        limits = {name: dim.enough for name, dim in self.problem.spec.dims.items() if dim.enough is not None}
+        fewer = {name: min(shape.dims[name], enough) for name, enough in limits.items()}
+        try:
+            return self.problem.resize(shape, **fewer)
+        except ValueError:
+            return shape
 
     def _simpler(self, shape: Shape, other: Shape) -> bool:
         """Fewer elements, but not at the price of rows: of a single one nothing can be told from another."""
