@@ -99,7 +99,7 @@ case ${1:-optimize} in
             for ((i = gpu; i < ${#ops[@]}; i += gpus)); do mine+=("${ops[i]}"); done
             [ ${#mine[@]} -gt 0 ] || continue
             CUDA_VISIBLE_DEVICES=$gpu ATREX_HOME=/tmp/atrex-home-$gpu python3 -u benchmarks/live_search.py "${mine[@]}" \
-                --device cuda --seconds "${PER_OP:-90}" ${ARGS:-} --output "$out/live$gpu.md" >"$out/live$gpu.txt" 2>&1 &
+                --device cuda --seconds "${PER_OP:-90}" ${ARGS:-} --events "$out/events" --output "$out/live$gpu.md" >"$out/live$gpu.txt" 2>&1 &
             jobs+=($!)
         done
         for job in "${jobs[@]}"; do wait "$job" || failed=$?; done
