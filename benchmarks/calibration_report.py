@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import platform
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, get_args
 
-import torch
+from measured import conditions
 
 from atrex.audit.tasks import ATOL, RTOL
 from atrex.contract import Family
+from atrex.records import Device
 
 if TYPE_CHECKING:
     from calibration import Finding
@@ -18,16 +17,14 @@ if TYPE_CHECKING:
 ALLCLOSE_CASES = 3  # production cases of an operator, spread over all
 
 
-def report(findings: Sequence[Finding], device: str, command: str) -> str:
+def report(findings: Sequence[Finding], device: Device, command: str) -> str:
     """The findings as a Markdown page."""
     wrong = [finding for finding in findings if not finding.specimen.honest]
     right = [finding for finding in findings if finding.specimen.honest]
-    hardware = torch.cuda.get_device_name() if device == "cuda" else f"CPU ({platform.machine()})"
     lines = [
         f"# Calibration of the gates on {device}",
         "",
-        f"`{command}` on {hardware}, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}; "
-        f"{sum(finding.seconds for finding in findings):.0f} s of work.",
+        f"{conditions(command, device)}; {sum(finding.seconds for finding in findings):.0f} s of work.",
         "",
         f"- Mutants rejected by the gate they name: **{_count(wrong)}**",
         f"- Mutants that `allclose(atol={ATOL:g}, rtol={RTOL:g})` accepts on {ALLCLOSE_CASES} production "

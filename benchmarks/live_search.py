@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from live_lane import WAYS, Found, Lane, NoStart, Terms, Way, enter, in_lane, say
+from measured import conditions
 from turns import Turns
 
 from agent.lab import TimingFault
@@ -39,11 +40,7 @@ from atrex.commands.common import choose_device
 from atrex.errors import run_script
 from atrex.pool import process_pool
 from atrex.problem import resolve_operator
-from atrex.provenance import provenance
 from atrex.records import Device
-from atrex.report.workload_text import stack
-from atrex.roofline import hardware_name
-from atrex.runs import now
 
 RATIOS = ("search / start", "random / start", "search / random")
 COLUMNS = ("operator", "cases", "S start", "S search", "S random", *RATIOS, "steps")
@@ -126,9 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     device = choose_device(asked.device)
     calibration_of(device, print)  # once, before anybody else uses the device
     command = shlex.join(["python", "benchmarks/live_search.py", *(arguments or sys.argv[1:])])
-    known = provenance(hardware_name(device), device)
-    about = f"`{command}`, {now()[:10]}, {known.hardware}, {stack(known)}."
-    page = ["# Search against uniform random search, live", "", about, ""]
+    page = ["# Search against uniform random search, live", "", f"{conditions(command, device)}.", ""]
     page += [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
 
     def row(line: str) -> None:

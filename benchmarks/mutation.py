@@ -14,14 +14,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
-import torch
+from measured import conditions
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # for the package tests.mutation
@@ -30,6 +29,7 @@ from atrex.judge import Engine  # noqa: E402
 from atrex.problem import operators, resolve_operator  # noqa: E402
 from atrex.protocol import InputSpec  # noqa: E402
 from atrex.records import Device  # noqa: E402
+from atrex.roofline import hardware_name  # noqa: E402
 from tests.mutation import replay, report  # noqa: E402
 from tests.mutation.campaign import Options, Report, run  # noqa: E402
 from tests.mutation.mutants import FAULTS, Mutant, honest_kernels, make_mutants, sample  # noqa: E402
@@ -103,9 +103,8 @@ def _mutants(options: argparse.Namespace) -> list[Mutant]:
 def _write(options: argparse.Namespace, command: str, reports: Sequence[Report]) -> str:
     results = sorted((r for one in reports for r in one.results), key=lambda r: (r.kernel, r.line, r.id))
     doubts = [doubt for one in reports for doubt in one.doubts]
-    hardware = torch.cuda.get_device_name() if options.device == "cuda" else f"CPU ({platform.machine()})"
-    title = f"Mutants on {hardware}, {time.strftime('%Y-%m-%d')}"
-    text = report.page(title, command, results, doubts)
+    title = f"Mutants on {hardware_name(options.device)}"
+    text = report.page(title, conditions(command, options.device), results, doubts)
     if options.output:
         options.output.write_text(text, encoding="utf-8")
     if options.json:

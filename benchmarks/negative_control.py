@@ -8,10 +8,13 @@ Exits with 1 if a gate rejects or cannot judge an operator's own reference.
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import time
 from concurrent.futures import as_completed
 from pathlib import Path
+
+from measured import conditions
 
 from agent.bench_plan import spread
 from agent.proposers.baselines import eager
@@ -22,7 +25,6 @@ from atrex.gates.context import Level
 from atrex.judge import Engine
 from atrex.pool import process_pool
 from atrex.problem import load_problem, operators, resolve_operator
-from atrex.provenance import provenance
 from atrex.records import Device, Judgement, Status, Verdict
 from atrex.roofline import hardware_name
 from atrex.verify import Verifier
@@ -55,12 +57,11 @@ def main() -> int:
     parser.add_argument("--output", type=Path)
     asked = parser.parse_args()
     device = choose_device(asked.device)
-    known = provenance(hardware_name(device), device)
+    command = shlex.join(["python", "benchmarks/negative_control.py", *sys.argv[1:]])
     lines = [
         f"# Negative control: eager PyTorch through the gates, {hardware_name(device)}",
         "",
-        f"`python benchmarks/negative_control.py {' '.join(sys.argv[1:])}`, {time.strftime('%Y-%m-%d')}, "
-        f"harness {known.harness}, torch {known.torch}. PyTorch computes here, so authenticity must fail, "
+        f"{conditions(command, device)}. PyTorch computes here, so authenticity must fail, "
         "and every other gate that the operator has must pass.",
         "",
         "| operator | " + " | ".join(_GATES) + " | s | |",

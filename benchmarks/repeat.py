@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import get_args
 
 from calibration import Specimen, cases_of, honest_kernels, require_some
+from measured import conditions
 
 from agent.proposers.baselines import eager
 from atrex.candidate import Candidate
@@ -31,9 +32,7 @@ from atrex.gates.context import Level
 from atrex.judge import Engine
 from atrex.pool import process_pool
 from atrex.problem import load_problem, operators, resolve_operator
-from atrex.provenance import provenance
 from atrex.records import Device, Judgement, Status, Verdict
-from atrex.report.workload_text import stack
 from atrex.roofline import hardware_name
 from atrex.verify import Verifier
 
@@ -145,14 +144,13 @@ def run(todo: Sequence[Task], jobs: int, device: Device, command: str, output: P
 
 def report(tallies: dict[str, Tally], device: Device, command: str) -> str:
     """The page: the rate over all, a row a kernel, a line for each verdict that is no pass."""
-    known = provenance(hardware_name(device), device)
     judged = sum(tally.judged for tally in tallies.values())
     rejected = sum(len(tally.rejected) for tally in tallies.values())
     rate = share(rejected, judged)
     lines = [
         f"# False rejections: honest kernels judged again and again, {hardware_name(device)}",
         "",
-        f"`{command}`, {time.strftime('%Y-%m-%d')}, {stack(known)}. Each judgement has a "
+        f"{conditions(command, device)}. Each judgement has a "
         "seed of its own. Eager references are judged by all gates but authenticity.",
         "",
         f"**{rejected} of {judged} judgements reject** "

@@ -16,14 +16,13 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import as_completed
 from contextlib import ExitStack
 from pathlib import Path
 
 import calibration
-import torch
+from measured import conditions
 
 from atrex.errors import run_script
 from atrex.judge import HarnessError
@@ -72,7 +71,7 @@ def report(rows: dict[calibration.Specimen, tuple[str, ...]], device: Device, co
     lines = [
         f"# Verdicts with every error bound times a factor, {hardware_name(device)}",
         "",
-        f"`{command}`, {time.strftime('%Y-%m-%d')}, torch {torch.__version__}. Scaled is the "
+        f"{conditions(command, device)}. Scaled is the "
         "estimate in the g of docs/gates.md, no rounding. Every factor sees the same inputs (one seed), at "
         "the screening level, through the gates that have a bound: " + ", ".join(GATES) + ".",
         "",

@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import ast
 import os
+import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+from measured import conditions
 
 from agent.bench_plan import spread
 from atrex import provenance
@@ -250,7 +253,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path)
     asked = parser.parse_args(arguments)
     device = choose_device(asked.device)
-    known = provenance.provenance(hardware_name(device), device)
+    command = shlex.join(["python", "benchmarks/third_party.py", *(arguments or sys.argv[1:])])
     if unknown := set(asked.operators) - set(operators()):
         parser.error(f"no operator: {', '.join(sorted(unknown))}")
     chosen = [w for w in wrappers() if not asked.operators or w.operator in asked.operators]
@@ -262,9 +265,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     head = [
         f"# Third-party kernels through the gates, {hardware_name(device)}",
         "",
-        f"`python benchmarks/third_party.py {' '.join(arguments or sys.argv[1:])}`, "
-        f"{time.strftime('%Y-%m-%d')}, harness {known.harness}, torch {known.torch}, "
-        f"triton {known.triton}. Each within the domain that its wrapper states.",
+        f"{conditions(command, device)}. Each within the domain that its wrapper states.",
         "",
         "| kernel | package | " + " | ".join(GATE_NAMES) + " | s | rejections |",
         "|---" * (len(GATE_NAMES) + 4) + "|",

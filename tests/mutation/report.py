@@ -17,15 +17,15 @@ from tests.mutation.witness import CLEAR
 _MOST_LISTED = 400
 
 
-def page(title: str, command: str, results: Sequence[Result], doubts: Sequence[str]) -> str:
-    """The Markdown page."""
+def page(title: str, about: str, results: Sequence[Result], doubts: Sequence[str]) -> str:
+    """The Markdown page; `about` holds the command."""
     clear = [result for result in results if result.status == "clear"]
     marginal = [result for result in results if result.status == "marginal"]
     survivors = [result for result in clear if not result.killed]
     lines = [
         f"# {title}",
         "",
-        f"`{command}`",
+        f"{about}.",
         "",
         f"- Mutants examined: {_standings(results)}",
         f"- Witnessed clearly (an error of {CLEAR:g} times the documented bound or more, other bits in an "
@@ -42,7 +42,7 @@ def page(title: str, command: str, results: Sequence[Result], doubts: Sequence[s
         "",
         "## Survivors",
         "",
-        *chain.from_iterable(_survivor(result, command) for result in survivors),
+        *chain.from_iterable(_survivor(result, about) for result in survivors),
         *([] if survivors else ["None.", ""]),
         *_listed("Marginal survivors", (f"{r.id}: {r.note}; {_seen(r)}" for r in marginal if not r.killed)),
         *_listed("Not judged", (f"{r.id}: {r.why[:200]}" for r in results if r.disturbed)),
@@ -102,10 +102,10 @@ def _table(
     return [*lines, ""]
 
 
-def _survivor(result: Result, command: str) -> list[str]:
+def _survivor(result: Result, about: str) -> list[str]:
     assert result.witness is not None
     spec = json.dumps(result.witness.spec.model_dump(mode="json", exclude_defaults=True))
-    device = "cuda" if "--device cuda" in command else "cpu"
+    device = "cuda" if "--device cuda" in about else "cpu"
     again = f"python benchmarks/mutation.py --device {device} --show {shlex.quote(result.id)}"
     return [
         f"- `{result.id}` {result.fault}: {result.note}. allclose {result.allclose}. {result.witness.what}. "
