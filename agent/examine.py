@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from agent import promote
 from agent.buckets import configs_in
@@ -13,7 +13,7 @@ from agent.journal import Journal
 from agent.lab import Comparison, Config, Lab, Level, TimingFault
 from agent.state import SearchState
 from atrex.candidate import Candidate
-from atrex.records import Judgement, Ratio
+from atrex.records import Case, Judgement, Ratio
 
 FULL_SCREENINGS = 4.0
 """Screenings that a full judgement is expected to take, until one has been seen."""
@@ -84,7 +84,7 @@ class Examiner:
 
         def timed() -> Compared:
             try:
-                found = self.lab.compare(candidate, other, cases)
+                found = self._compared(candidate, other, cases)
             except TimingFault as fault:
                 return Compared(
                     candidate=candidate.id, against=other.id, fault=str(fault) or "no reason given"
@@ -95,6 +95,17 @@ class Examiner:
         if event.fault:
             raise TimingFault(event.fault)
         return event.comparisons
+
+    def _compared(
+        self, candidate: Candidate, other: Candidate, cases: Sequence[Case]
+    ) -> dict[str, Comparison]:
+        """A machine that could not time is asked once more. Raises TimingFault."""
+        try:
+            return self.lab.compare(candidate, other, cases)
+        except TimingFault as fault:
+            if not fault.of_machine:
+                raise
+        return self.lab.compare(candidate, other, cases)
 
     # Recording what won
 

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from agent.events import DropoutEnded, DropoutStarted, Event, Missed, Outcome, Proposal, Settled
 from agent.hidden import hidden_cases
-from agent.instrument import Instrument
+from agent.instrument import FAULTS, Instrument, told
 from agent.promote import geometric_mean
 from agent.proposers.baselines import compiled, eager
 from agent.state import SearchState
@@ -84,14 +84,13 @@ def _measure_case(
     while True:
         try:
             timings = lab.time([champion, *rivals.values()], case, rules)
-        except CandidateFault as fault:
+        except FAULTS as fault:
             faults += 1
             if faults == 1:
                 continue
-            failed = next((name for name, each in rivals.items() if each.id == fault.candidate), None)
-            notes.append(
-                f"{case.id}: {failed or 'the kernel'} not measured: {fault.kind.value}: {fault.message}"
-            )
+            blamed = fault.candidate if isinstance(fault, CandidateFault) else ""
+            failed = next((name for name, each in rivals.items() if each.id == blamed), None)
+            notes.append(f"{case.id}: {failed or 'the kernel'} not measured: {told(fault)}")
             if failed is None:
                 return _result(lab, champion, case, None, {})
             del rivals[failed]

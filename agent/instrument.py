@@ -8,13 +8,16 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from agent.lab import Comparison, Level, TimingFault
 from agent.profiling import collect
 from agent.profiling.diagnose import bottlenecks
 from agent.profiling.records import Bottleneck, Profile
 from agent.profiling.watch import watch
+from atrex import gpu_memory
 from atrex.candidate import Candidate
-from atrex.judge import CandidateFault, Engine, Session, new_seed
+from atrex.judge import CandidateFault, Engine, HarnessError, Session, new_seed
 from atrex.measure import Alone, Protocol, Timing, measure_case
 from atrex.problem import Problem
 from atrex.protocol import InputSpec
@@ -26,13 +29,25 @@ from atrex.verify import Verifier
 _WARM_SESSIONS = 3  # incumbent, candidate and one more keep their workers, and what they compiled
 
 
+FAULTS = (CandidateFault, HarnessError, torch.OutOfMemoryError, MemoryError)
+"""What timing raises: the candidate's failures, and the machine's."""
+
+
+def told(fault: BaseException) -> str:
+    """One of FAULTS in a line, as a TimingFault has it."""
+    if isinstance(fault, CandidateFault):
+        return f"{fault.kind.value}: {fault.message}"
+    gpu_memory.give_back()  # where memory ran out, what failed may have left some
+    return TimingFault.HARNESS + " ".join(str(fault).split())[:300]
+
+
 @contextmanager
 def _as_timing_fault() -> Iterator[None]:
-    """A candidate that fails while it is timed, in the search's own terms."""
+    """What fails while a candidate is timed, in the search's own terms."""
     try:
         yield
-    except CandidateFault as fault:
-        raise TimingFault(f"{fault.kind.value}: {fault.message}") from None
+    except FAULTS as fault:
+        raise TimingFault(told(fault)) from None
 
 
 class Instrument:
@@ -91,7 +106,7 @@ class Instrument:
     def time(
         self, candidates: Sequence[Candidate], case: Case, rules: Protocol | None = None
     ) -> list[Timing]:
-        """Interleaved timing of some candidates on one case. Raises CandidateFault."""
+        """Interleaved timing of some candidates on one case. Raises one of FAULTS."""
         sessions = [self._session(candidate) for candidate in candidates]
         floor = self.bound(case).sol_us
         telemetry = gpu_telemetry(self.engine.device)

@@ -34,7 +34,17 @@ class Comparison(Record):
 
 
 class TimingFault(Exception):
-    """The candidate failed while it was timed, after it had passed the gates: crash, timeout, false claim."""
+    """The candidate failed while it was timed, after it had passed the gates: crash, timeout, false claim.
+
+    Or the machine did; then the message begins with HARNESS, and says nothing about the candidate.
+    """
+
+    HARNESS = "harness: "
+
+    @property
+    def of_machine(self) -> bool:
+        """Whether the candidate is not to blame."""
+        return str(self).startswith(self.HARNESS)
 
 
 class Lab(Protocol):

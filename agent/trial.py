@@ -48,6 +48,7 @@ class Trial:
             return self._moves(proposal) if proposal.moves else (self._file(proposal),)
         except TimingFault as fault:
             found: Finding = "wrong" if len(buckets) == 1 else "suspect"
+            found = "unjudged" if fault.of_machine else found
             return tuple(Outcome(bucket=b, finding=found, reason=f"timing: {fault}") for b in buckets)
 
     # A whole file

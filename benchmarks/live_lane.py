@@ -19,7 +19,7 @@ from turns import Turn, Turns
 
 from agent.dropout import DropoutPolicy
 from agent.events import Event, Judged, RunStarted, incumbents
-from agent.instrument import Instrument
+from agent.instrument import FAULTS, Instrument, told
 from agent.job import dsl_of
 from agent.journal import Budget
 from agent.lab import Level, TimingFault
@@ -31,7 +31,7 @@ from agent.retrieve import Retriever
 from agent.search import Search
 from atrex.candidate import Candidate
 from atrex.commands.common import operator_cases
-from atrex.judge import CandidateFault, Engine
+from atrex.judge import Engine
 from atrex.measure import Protocol, Timing, protocol_for
 from atrex.pool import at_end
 from atrex.problem import load_problem
@@ -247,11 +247,11 @@ def _timed(
     different = {candidate.id: candidate for candidate in candidates.values()}
     try:
         timings = lab.time(list(different.values()), case, rules)
-    except CandidateFault:
+    except FAULTS:
         try:
             timings = lab.time(list(different.values()), case, rules)
-        except CandidateFault as fault:
-            raise TimingFault(f"{case.id}: {fault.kind.value}: {fault.message}") from None
+        except FAULTS as fault:
+            raise TimingFault(f"{case.id}: {told(fault)}") from None
     by_id = dict(zip(different, timings, strict=True))
     return {way: by_id[candidate.id] for way, candidate in candidates.items()}
 

@@ -1,4 +1,4 @@
-"""A harness that cannot judge says nothing about the candidate: it is asked once more, and then believed."""
+"""A harness that cannot judge or time says nothing of the candidate: it is asked again, and then believed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from agent.events import Judged, Settled, load_event
 from agent.journal import Budget
+from agent.lab import TimingFault
 from agent.promote import PromotionPolicy
 from agent.state import fold
 from atrex.records import Status
@@ -64,6 +65,43 @@ def test_a_judgement_that_failed_twice_closes_the_moves_and_teaches_nothing(synt
         assert all(belief.wrong == 0 for belief in state.beliefs.values())
         assert not any(o.finding == "unjudged" for e in world.events if isinstance(e, Settled)
                        for o in e.outcomes if o.bucket == "*")  # fmt: skip
+
+
+def crowded(synthetic: Any, times: int) -> Any:
+    """A world whose machine fails the first `times` times that it times a tuned candidate against another."""
+
+    class Lab(synthetic.SyntheticLab):  # type: ignore[misc, name-defined]
+        failed: Counter[tuple[str, str]]
+
+        def compare(self, candidate: Any, incumbent: Any, cases: Any) -> Any:
+            pair = candidate.id, incumbent.id
+            if candidate.source != synthetic.TILES.source and self.failed[pair] < times:
+                self.failed[pair] += 1
+                raise TimingFault(f"{TimingFault.HARNESS}others hold the memory")
+            return super().compare(candidate, incumbent, cases)
+
+    lab = Lab(synthetic.bowl, prices=(20.0, 60.0))
+    lab.failed = Counter()
+    return synthetic.World(lab, (synthetic.TILES,))
+
+
+def test_a_timing_that_failed_once_changes_nothing(synthetic: Any) -> None:
+    world = crowded(synthetic, 1)
+    state = world.run(enabled=False, budget=Budget(steps=30))
+    assert set(world.lab.failed.values()) == {1}
+    assert world.factor(state) < 1.01
+    assert not any(attempt.finding in ("unjudged", "wrong", "suspect") for attempt in state.attempts)
+
+
+def test_a_timing_that_failed_twice_closes_the_moves_and_teaches_nothing(synthetic: Any) -> None:
+    world = crowded(synthetic, 2)
+    state = world.run(enabled=False, budget=Budget(steps=12))
+    closed = [attempt for attempt in state.attempts if attempt.finding == "unjudged"]
+    assert closed
+    assert {attempt.reason for attempt in closed} == {"timing: harness: others hold the memory"}
+    assert not any(attempt.finding in ("wrong", "suspect") for attempt in state.attempts)
+    assert not state.lessons
+    assert state.best.source == synthetic.TILES.source
 
 
 def test_a_run_killed_beside_a_failed_judgement_goes_on_as_it_was(synthetic: Any) -> None:
