@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.context import SpawnContext
@@ -75,7 +76,7 @@ def _stopped(roots: Sequence[int]) -> Iterator[None]:
     """Inside, these processes and all their descendants stand still."""
     stopped = set[psutil.Process]()
     try:
-        while new := {process for root in roots for process in _tree(root)} - stopped:  # they fork meanwhile
+        while new := _trees(roots) - stopped:  # they fork meanwhile
             stopped |= new
             _each(new, psutil.Process.suspend)
         yield
@@ -83,12 +84,18 @@ def _stopped(roots: Sequence[int]) -> Iterator[None]:
         _each(stopped, psutil.Process.resume)
 
 
-def _tree(root: int) -> list[psutil.Process]:
-    try:
-        process = psutil.Process(root)
-        return [process, *process.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return []
+def _trees(roots: Sequence[int]) -> set[psutil.Process]:
+    """These processes with all their descendants, from one look at the machine's."""
+    known = {process.pid: process for process in psutil.process_iter(["ppid"])}
+    children = defaultdict[int, list[int]](list)
+    for pid, process in known.items():
+        children[process.info["ppid"]].append(pid)
+    found, queue = set[psutil.Process](), [root for root in roots if root in known]
+    while queue:
+        pid = queue.pop()
+        found.add(known[pid])
+        queue += children[pid]
+    return found
 
 
 def _each(processes: Iterable[psutil.Process], act: Callable[[psutil.Process], None]) -> None:
