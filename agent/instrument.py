@@ -24,7 +24,7 @@ from atrex.protocol import InputSpec
 from atrex.records import Bound, Case, Judgement, Latency
 from atrex.roofline import Calibration, Hardware, bound
 from atrex.telemetry import gpu_telemetry
-from atrex.verify import Verifier
+from atrex.verify import Progress, Verifier
 
 _WARM_SESSIONS = 3  # incumbent, candidate and one more keep their workers, and what they compiled
 
@@ -74,9 +74,17 @@ class Instrument:
         self.verifier = Verifier(engine)
         self._sessions: OrderedDict[str, Session] = OrderedDict()
 
-    def judge(self, candidate: Candidate, *, level: Level, cases: Sequence[Case]) -> Judgement:
+    def judge(
+        self,
+        candidate: Candidate,
+        *,
+        level: Level,
+        cases: Sequence[Case],
+        progress: Progress = lambda verdict: None,
+    ) -> Judgement:
         """Run the gates on a saved candidate, cheapest first, up to the first failure."""
-        return self.verifier.judge(candidate, cases, level=level, path=self.save(candidate))
+        path = self.save(candidate)
+        return self.verifier.judge(candidate, cases, level=level, path=path, progress=progress)
 
     def compare(
         self, candidate: Candidate, incumbent: Candidate, cases: Sequence[Case]

@@ -47,8 +47,8 @@ class Trial:
         try:
             return self._moves(proposal) if proposal.moves else (self._file(proposal),)
         except TimingFault as fault:
-            found: Finding = "wrong" if len(buckets) == 1 else "suspect"
-            found = "unjudged" if fault.of_machine else found
+            blamed: Finding = "wrong" if len(buckets) == 1 else "suspect"
+            found: Finding = "unjudged" if fault.of_machine else blamed
             return tuple(Outcome(bucket=b, finding=found, reason=f"timing: {fault}") for b in buckets)
 
     # A whole file

@@ -241,8 +241,7 @@ class Worker:
     def trim(self) -> protocol.Reply:
         """Leave the device to other workers; the models stay, with what they compiled."""
         self.inputs, self.outputs, self.prepared = {}, [], None
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+        gpu_memory.give_back()
         return protocol.Reply()
 
     def _inputs(self, call: protocol.Call) -> tuple[dict[str, Tensor], list[Guarded]]:

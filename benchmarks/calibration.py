@@ -21,8 +21,9 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Self, get_args
+from typing import Self, TypeVar, get_args
 
 from calibration_report import ALLCLOSE_CASES, report
 
@@ -33,7 +34,7 @@ from atrex.errors import UsageError, run_script
 from atrex.gates import GATE_NAMES, GATES
 from atrex.gates.context import Level
 from atrex.inputs import build_inputs
-from atrex.judge import CandidateFault, Engine, Session, new_seed
+from atrex.judge import CandidateFault, Engine, HarnessError, Session, new_seed
 from atrex.pool import at_end, process_pool
 from atrex.problem import Problem, load_problem, resolve_operator
 from atrex.protocol import Call, InputSpec
@@ -41,6 +42,7 @@ from atrex.records import Case, Device, Shape, Status, Verdict
 from atrex.verify import Verifier, engine_kind, gate_context, run_gate
 from traces.workload import load_workload
 
+Found = TypeVar("Found")  # what an examination finds
 ROOT = Path(__file__).parents[1]
 DSLS = ("cpp", "triton")
 MOST_ELEMENTS = {
@@ -273,8 +275,13 @@ def of_this_process(
     return _calibrations[0]
 
 
-def _examine(specimen: Specimen, device: Device, level: Level, named_only: bool, alone: bool) -> Finding:
-    return of_this_process(device, level, named_only=named_only, alone=alone).examine(specimen)
+def _examine(specimen: Specimen, alone: bool, *, device: Device, level: Level, named_only: bool) -> Finding:
+    """Raises HarnessError where the decisive verdict is none."""
+    finding = of_this_process(device, level, named_only=named_only, alone=alone).examine(specimen)
+    said = finding.named or finding.first
+    if said is not None and said.status is Status.ERROR:
+        raise HarnessError(said.reason)
+    return finding
 
 
 def require_some(chosen: Sequence[object]) -> None:
@@ -303,44 +310,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = shlex.join(["python", "benchmarks/calibration.py", *(arguments or sys.argv[1:])])
     found: list[Finding] = []
 
-    def keep(finding: Finding) -> None:
+    def keep(_: Specimen, finding: Finding) -> None:
         found.append(finding)
         _progress(finding)
         if options.output:  # after each: a run that is cut off keeps what it saw
             findings = sorted(found, key=lambda one: one.specimen.name)
             options.output.write_text(report(findings, options.device, command), encoding="utf-8")
 
-    settings = (options.device, options.level, options.named_only)
-    disturbed = _campaign(chosen, settings, options.jobs, keep)
-    for specimen, error in _campaign(disturbed, settings, 1, keep).items():
-        print(f"??? {specimen.name}: {error}", file=sys.stderr, flush=True)
+    examine = partial(_examine, device=options.device, level=options.level, named_only=options.named_only)
+    campaign(chosen, examine, options.jobs, keep)
     if not options.output:
         print(report(found, options.device, command))
     return 0 if len(found) == len(chosen) and all(finding.right for finding in found) else 1
 
 
-def _campaign(
+def campaign(
     specimens: Iterable[Specimen],
-    settings: tuple[Device, Level, bool],
+    examine: Callable[[Specimen, bool], Found],
     jobs: int,
-    keep: Callable[[Finding], None],
-) -> dict[Specimen, str]:
-    """Examine them, so many at a time; those that the machine and not they failed, and how."""
+    keep: Callable[[Specimen, Found], None],
+) -> None:
+    """Examine them, so many at a time, and alone once more those that the machine and not they failed.
+
+    `examine` runs in another process, is told whether it is alone there, and raises where the machine fails.
+    """
+    left = list(specimens)
     failed = dict[Specimen, str]()
-    with process_pool(jobs) as pool:
-        waiting = {pool.submit(_examine, specimen, *settings, jobs == 1): specimen for specimen in specimens}
-        for future in as_completed(waiting):
-            try:
-                finding = future.result()
-            except Exception as error:  # noqa: BLE001 - alone it may be able to
-                failed[waiting[future]] = f"{type(error).__name__}: {error}"[:300]
-                continue
-            said = finding.named or finding.first
-            if said is not None and said.status is Status.ERROR:
-                failed[finding.specimen] = said.reason[:300]
-            else:
-                keep(finding)
-    return failed
+    for processes in (jobs, 1):
+        if not left:
+            return
+        failed = {}
+        with process_pool(processes) as pool:
+            waiting = {pool.submit(examine, specimen, processes == 1): specimen for specimen in left}
+            for future in as_completed(waiting):
+                try:
+                    found = future.result()
+                except Exception as error:  # noqa: BLE001 - alone it may be able to
+                    failed[waiting[future]] = f"{type(error).__name__}: {error}"[:300]
+                else:
+                    keep(waiting[future], found)
+        left = list(failed)
+    for specimen, how in failed.items():
+        print(f"??? {specimen.name}: {how}", file=sys.stderr, flush=True)
 
 
 def _progress(finding: Finding) -> None:

@@ -41,6 +41,7 @@ from agent.dispatch import Rule
 from agent.lab import Config, Tunables
 from agent.machine import calibration_of
 from agent.recorded import Cell, Landscape, Pace, Point, combinations, growing_grids, planned, save_landscape
+from atrex import gpu_memory
 from atrex.candidate import Candidate
 from atrex.commands.common import choose_device, operator_cases
 from atrex.errors import AtrexError, UsageError, run_script
@@ -208,8 +209,7 @@ class Collector:
         """Load, compile and judge the outputs, all workers at once."""
         with ThreadPoolExecutor(self.jobs) as pool:
             list(pool.map(lambda run: _judge(run, problem, cases), batch))
-        if self.engine.device == "cuda":
-            torch.cuda.empty_cache()  # what the judge took is the workers' again
+        gpu_memory.give_back()  # what the judge took is the workers' again
 
     def _time(self, batch: Sequence[Run], case: Case) -> str:
         """Interleaved rounds of all that are right; how they were timed, empty if none was."""

@@ -103,15 +103,14 @@ class Limited(Instrument):
 
     over: Callable[[], bool] = staticmethod(lambda: False)
 
-    def judge(self, candidate: Candidate, *, level: Level, cases: Sequence[Case]) -> Judgement:
-        """Raises OutOfTime."""
+    def judge(self, candidate: Candidate, *, level: Level, cases: Sequence[Case], **_: Any) -> Judgement:
+        """As an Instrument does. Raises OutOfTime."""
 
         def look(_: Verdict) -> None:
             if self.over():
                 raise OutOfTime
 
-        path = self.save(candidate)
-        return self.verifier.judge(candidate, cases, level=level, path=path, progress=look)
+        return super().judge(candidate, level=level, cases=cases, progress=look)
 
 
 class Lane:

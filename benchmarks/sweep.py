@@ -16,9 +16,9 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import as_completed
+from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import calibration
@@ -26,7 +26,6 @@ from measured import conditions
 
 from atrex.errors import run_script
 from atrex.judge import HarnessError
-from atrex.pool import process_pool
 from atrex.problem import resolve_operator
 from atrex.records import Device, Status
 from atrex.roofline import hardware_name
@@ -36,7 +35,7 @@ GATES = ("sensitivity", "accumulation", "layouts", "accuracy", "shapes")
 _SEED = 2026
 
 
-def examine(specimen: calibration.Specimen, device: Device) -> tuple[str, ...]:
+def examine(specimen: calibration.Specimen, _alone: bool, *, device: Device) -> tuple[str, ...]:
     """For each factor the gate that rejects the specimen at the screening level; empty if none does.
 
     Raises HarnessError where the machine and not the specimen failed.
@@ -134,32 +133,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if asked.output:
             asked.output.write_text(report(rows, asked.device, command), encoding="utf-8")
 
-    disturbed = _examine_all(chosen, asked.device, asked.jobs, keep)
-    for specimen, error in _examine_all(disturbed, asked.device, 1, keep).items():
-        print(f"??? {specimen.name}: {error}", file=sys.stderr, flush=True)
+    calibration.campaign(chosen, partial(examine, device=asked.device), asked.jobs, keep)
     if not asked.output:
         print(report(rows, asked.device, command))
     return 0 if len(rows) == len(chosen) else 1
-
-
-def _examine_all(
-    specimens: Iterable[calibration.Specimen],
-    device: Device,
-    jobs: int,
-    keep: Callable[[calibration.Specimen, tuple[str, ...]], None],
-) -> dict[calibration.Specimen, str]:
-    """Examine them, so many at a time; those that the machine and not they failed, and how."""
-    failed = dict[calibration.Specimen, str]()
-    with process_pool(jobs) as pool:
-        waiting = {pool.submit(examine, specimen, device): specimen for specimen in specimens}
-        for future in as_completed(waiting):
-            try:
-                verdicts = future.result()
-            except HarnessError as error:
-                failed[waiting[future]] = str(error)[:300]
-            else:
-                keep(waiting[future], verdicts)
-    return failed
 
 
 if __name__ == "__main__":

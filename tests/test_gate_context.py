@@ -88,7 +88,7 @@ class TestClassesOfCheckedOutputs:
 
 
 def test_few_idle_places_stand_for_many(states: GateContext) -> None:
-    """A pool of 474 states for one sequence is a gigabyte to deliver, and shows nothing that eight do not."""
+    """A pool of 474 states for one sequence costs much to deliver, and shows nothing that eight do not."""
     states.plan = make_plan("screen", "cuda")
     problem, shapes = states.problem, states.representatives()
     assert {shape.dims["state_count"] for shape in shapes} <= {3, 8}  # 3 where the whole case is reduced

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from atrex.errors import UsageError
+from atrex.judge import HarnessError
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 repeat: Any = importlib.import_module("repeat")
@@ -82,3 +83,20 @@ def test_an_unknown_operator_is_one_line(script: str) -> None:
     assert ended.returncode == 2
     assert "Traceback" not in ended.stderr
     assert "nope" in ended.stderr.splitlines()[-1]
+
+
+def examine(specimen: Any, alone: bool) -> str:
+    """What a machine with room for one at a time finds of two specimens; the third it never can."""
+    if specimen.operator == "l2_norm" or not alone:
+        raise HarnessError("no memory")
+    return f"{specimen.name} alone"
+
+
+def test_what_neighbours_disturbed_is_examined_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    chosen = [one for one in calibration.honest_kernels() if one.name.endswith("norm/cpp/vector_rows")][:3]
+    found = dict[str, str]()
+    calibration.campaign(chosen, examine, 2, lambda one, what: found.update({one.name: what}))
+    never = [one.name for one in chosen if one.operator == "l2_norm"]
+    assert found == {one.name: f"{one.name} alone" for one in chosen if one.name not in never}
+    assert len(never) == 1
+    assert f"??? {never[0]}: HarnessError: no memory" in capfd.readouterr().err

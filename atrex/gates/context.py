@@ -152,7 +152,9 @@ class GateContext:
     def _with_enough(self, shape: Shape) -> Shape:
         """The shape without what is there in plenty, unless something needs so many."""
         limits = {name: dim.enough for name, dim in self.problem.spec.dims.items() if dim.enough is not None}
-        fewer = {name: min(shape.dims[name], enough) for name, enough in limits.items()}
+        fewer = {name: most for name, most in limits.items() if shape.dims[name] > most}
+        if not fewer:
+            return shape
         try:
             return self.problem.resize(shape, **fewer)
         except ValueError:
