@@ -50,8 +50,11 @@ class Turn:
 
     def clock(self) -> float:
         """Seconds that went by for this process alone."""
-        still: float = self._turns._still[self._place]
-        return time.monotonic() - self._waited - still
+        while True:
+            still: float = self._turns._still[self._place]
+            now = time.monotonic()
+            if self._turns._still[self._place] == still:  # else it was stopped between the two
+                return now - self._waited - still
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -61,14 +64,14 @@ class Turn:
         with timing:
             self._waited += self.clock() - began
             others = [place for place, root in enumerate(self._turns._roots) if root and place != self._place]
-            since = time.monotonic()
-            try:
-                with _stopped([self._turns._roots[place] for place in others]):
+            with _stopped([self._turns._roots[place] for place in others]):
+                since = time.monotonic()
+                try:
                     time.sleep(_DRAIN if others else 0.0)
                     yield
-            finally:
-                for place in others:
-                    still[place] += time.monotonic() - since
+                finally:  # while they stand: none of them ever sees its clock ahead, or going back
+                    for place in others:
+                        still[place] += time.monotonic() - since
 
 
 @contextmanager

@@ -16,16 +16,18 @@ sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 turns: Any = importlib.import_module("turns")
 
 CONTEXT = multiprocessing.get_context("spawn")
-PAUSE = 0.5
+PAUSE = 0.1
 
 
-def count(shared: Any, counter: Any, own: Any) -> None:
-    """Count as fast as it goes, and say what the own clock reads."""
+def count(shared: Any, counter: Any, own: Any, back: Any) -> None:
+    """Count as fast as it goes, and say what the own clock reads and by how much it ever went back."""
     turn = shared.join()
     began = turn.clock()
     while True:
+        now = turn.clock() - began
+        back.value = max(back.value, own.value - now)
+        own.value = now
         counter.value += 1
-        own.value = turn.clock() - began
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -36,21 +38,23 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def test_nothing_of_the_others_runs_and_their_clocks_stand_still() -> None:
-    shared, counter, own = turns.Turns(CONTEXT, 2), CONTEXT.RawValue("q"), CONTEXT.RawValue("d")
-    other = CONTEXT.Process(target=count, args=(shared, counter, own), daemon=True)
-    began = time.monotonic()
+    shared, counter = turns.Turns(CONTEXT, 2), CONTEXT.RawValue("q")
+    own, back = CONTEXT.RawValue("d"), CONTEXT.RawValue("d")
+    other = CONTEXT.Process(target=count, args=(shared, counter, own, back), daemon=True)
     other.start()
     try:
         turn = shared.join()
         wait_for(lambda: counter.value > 0)
-        for _ in range(2):
+        began, before = time.monotonic(), own.value
+        for turns_taken in range(1, 21):
             with turn.alone():
                 seen = counter.value
                 time.sleep(PAUSE)
                 assert counter.value == seen
             wait_for(lambda seen=seen: counter.value > seen)  # type: ignore[misc]
-        stopped_for = 2 * PAUSE
-        assert own.value <= time.monotonic() - began - stopped_for, "that was not its own time"
+            passed = time.monotonic() - began
+            assert own.value - before <= passed - turns_taken * PAUSE, "that was not its own time"
+            assert back.value == 0, "the clock had run ahead"
         with pytest.raises(RuntimeError, match="more processes than places"):
             shared.join()
     finally:
