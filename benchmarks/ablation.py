@@ -19,15 +19,15 @@ import argparse
 import itertools
 import math
 import random
-import shlex
 import statistics
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from measured import called
 
 from agent.dropout import DropoutPolicy
 from agent.events import Event, RunStarted, incumbents
@@ -384,7 +384,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--output", type=Path)
     asked = parser.parse_args()
-    command = shlex.join(["python", "benchmarks/ablation.py", *sys.argv[1:]])
+    command = called(__file__)
     text = "\n".join([*page(load(asked.landscapes), asked, command), ""])
     print(text, end="")
     if asked.output:

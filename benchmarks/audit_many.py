@@ -20,6 +20,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from measured import called
+
 # Functions of one tensor: in PyTorch, and of a value v in a kernel.
 FUNCTIONS = {
     "relu": ("torch.relu(x)", "tl.maximum(v, 0.0, propagate_nan=tl.PropagateNan.ALL)"),
@@ -173,7 +175,7 @@ def _page(
     lines = [
         "# An audit of many small kernels in the interpreter",
         "",
-        f"`python benchmarks/audit_many.py {' '.join(sys.argv[1:])}`, {time.strftime('%Y-%m-%d')}, "
+        f"`{called(__file__)}`, {time.strftime('%Y-%m-%d')}, "
         f"{os.cpu_count()} cores: SIGKILL to all processes after {killed_at} rows, then `--resume`. Then "
         f"the ledger has {len(whole)} rows for {len(set(whole))} of {asked.count} kernels; exit code {code}; "
         f"{seconds / 60:.1f} min in all.",

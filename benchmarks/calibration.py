@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Self, TypeVar, get_args
 
 from calibration_report import ALLCLOSE_CASES, report
+from measured import called
 
 from agent.bench_plan import spread
 from atrex.audit.tasks import allclose
@@ -307,7 +307,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [s for s in chosen if s.runs_on(options.device) and options.match in s.name]
     chosen = [s for s in chosen if not options.op or s.operator in options.op]
     require_some(chosen)
-    command = shlex.join(["python", "benchmarks/calibration.py", *(arguments or sys.argv[1:])])
+    command = called(__file__, arguments)
     found: list[Finding] = []
 
     def keep(_: Specimen, finding: Finding) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from measured import called
 
 from atrex.fallback.records import FileReport, Outcome
 from atrex.fallback.static import analyse
@@ -116,7 +117,7 @@ def table(files: list[Labelled], seconds: float) -> str:
     lines = [
         "# The hunt for fallbacks on the labelled files",
         "",
-        f"`python benchmarks/fallback_labels.py {' '.join(sys.argv[1:])}`, {time.strftime('%Y-%m-%d')}: "
+        f"`{called(__file__)}`, {time.strftime('%Y-%m-%d')}: "
         f"{len(files)} files, "
         f"{sum(one.label is not Outcome.KERNEL for one in files)} of them with a fallback or worse, "
         f"in {seconds:.2f} s. Flagging: **precision {precision:.3f}, recall {recall:.3f}**; the same "

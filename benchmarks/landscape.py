@@ -24,8 +24,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shlex
-import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +32,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
+from measured import called
 
 from agent import dispatch
 from agent.buckets import Grid
@@ -367,7 +366,7 @@ def main() -> int:
             seconds=asked.seconds,
             jobs=asked.jobs,
             screen=asked.screen,
-            command=shlex.join(["python", "benchmarks/landscape.py", *sys.argv[1:]]),
+            command=called(__file__),
             say=lambda line: print(line, flush=True),
         )
         for operator in wanted:

@@ -18,8 +18,6 @@ are stopped and their clocks stand still (`turns.py`).
 from __future__ import annotations
 
 import argparse
-import shlex
-import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -30,7 +28,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from live_lane import WAYS, Found, Lane, NoStart, Terms, Way, enter, in_lane, say
-from measured import conditions
+from measured import called, conditions
 from turns import Turns
 
 from agent.lab import TimingFault
@@ -122,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     device = choose_device(asked.device)
     calibration_of(device, print)  # once, before anybody else uses the device
-    command = shlex.join(["python", "benchmarks/live_search.py", *(arguments or sys.argv[1:])])
+    command = called(__file__, arguments)
     page = ["# Search against uniform random search, live", "", f"{conditions(command, device)}.", ""]
     page += [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 import time
+from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 
 from atrex.provenance import provenance
 from atrex.records import Device
@@ -16,3 +20,9 @@ def conditions(command: str, device: Device) -> str:
     """The line, without a full stop. Raises EnvironmentProblem for a device that is not there."""
     known = provenance(hardware_name(device), device)
     return f"`{command}`, {time.strftime('%Y-%m-%d')}, {known.hardware}, {stack(known)}"
+
+
+def called(script: str, arguments: Sequence[str] | None = None) -> str:
+    """The command that runs this file of benchmarks/, by default with what this process was called with."""
+    given = sys.argv[1:] if arguments is None else arguments
+    return shlex.join(["python", f"benchmarks/{Path(script).name}", *given])

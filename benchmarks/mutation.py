@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
-from measured import conditions
+from measured import called, conditions
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # for the package tests.mutation
@@ -45,8 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for mutant in mutants:
             print(f"{mutant.id}  {mutant.note}")
         return 0
-    given = " ".join(sys.argv[1:] if arguments is None else arguments)
-    command = f"python benchmarks/mutation.py {given}"
+    command = called(__file__, arguments)
     reports = list[Report]()
 
     def take(one: Report) -> None:

@@ -8,13 +8,11 @@ Exits with 1 if a gate rejects or cannot judge an operator's own reference.
 from __future__ import annotations
 
 import argparse
-import shlex
-import sys
 import time
 from concurrent.futures import as_completed
 from pathlib import Path
 
-from measured import conditions
+from measured import called, conditions
 
 from agent.bench_plan import spread
 from agent.proposers.baselines import eager
@@ -57,7 +55,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path)
     asked = parser.parse_args()
     device = choose_device(asked.device)
-    command = shlex.join(["python", "benchmarks/negative_control.py", *sys.argv[1:]])
+    command = called(__file__)
     lines = [
         f"# Negative control: eager PyTorch through the gates, {hardware_name(device)}",
         "",

@@ -11,8 +11,6 @@ the device, which is a thing to try as well. Exits with 1 if a judgement did not
 from __future__ import annotations
 
 import argparse
-import shlex
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import as_completed
@@ -21,7 +19,7 @@ from pathlib import Path
 from typing import get_args
 
 from calibration import Specimen, cases_of, honest_kernels, require_some
-from measured import conditions
+from measured import called, conditions
 
 from agent.proposers.baselines import eager
 from atrex.candidate import Candidate
@@ -200,7 +198,7 @@ def command_line() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Judge what is asked for; the exit status says whether everything passed."""
     asked = command_line().parse_args(arguments)
-    command = shlex.join(["python", "benchmarks/repeat.py", *(arguments or sys.argv[1:])])
+    command = called(__file__, arguments)
     todo = tasks(asked)
     require_some(todo)
     return 0 if run(todo, asked.jobs, asked.device, command, asked.output) else 1

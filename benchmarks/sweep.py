@@ -14,15 +14,13 @@ neither is judged at every factor.
 from __future__ import annotations
 
 import argparse
-import shlex
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 import calibration
-from measured import conditions
+from measured import called, conditions
 
 from atrex.errors import run_script
 from atrex.judge import HarnessError
@@ -124,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         and asked.match in specimen.name
     ]
     calibration.require_some(chosen)
-    command = shlex.join(["python", "benchmarks/sweep.py", *(arguments or sys.argv[1:])])
+    command = called(__file__, arguments)
     rows = dict[calibration.Specimen, tuple[str, ...]]()
 
     def keep(specimen: calibration.Specimen, verdicts: tuple[str, ...]) -> None:

@@ -19,8 +19,6 @@ from __future__ import annotations
 import argparse
 import ast
 import os
-import shlex
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import as_completed
@@ -29,7 +27,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from measured import conditions
+from measured import called, conditions
 
 from agent.bench_plan import spread
 from atrex import provenance
@@ -253,7 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path)
     asked = parser.parse_args(arguments)
     device = choose_device(asked.device)
-    command = shlex.join(["python", "benchmarks/third_party.py", *(arguments or sys.argv[1:])])
+    command = called(__file__, arguments)
     if unknown := set(asked.operators) - set(operators()):
         parser.error(f"no operator: {', '.join(sorted(unknown))}")
     chosen = [w for w in wrappers() if not asked.operators or w.operator in asked.operators]
