@@ -18,7 +18,7 @@ from atrex.judge import CandidateFault, Engine, HarnessError
 from atrex.measure import Protocol, Timing, protocol_for
 from atrex.problem import load_problem
 from atrex.records import Case, FaultKind
-from atrex.roofline import detect
+from atrex.roofline import load_hardware
 from traces.workload import load_workload
 
 PROBLEM = load_problem("rms_norm")
@@ -45,7 +45,9 @@ class Failing(Instrument):
 @pytest.fixture
 def lab() -> Iterator[Failing]:
     with Engine("cpu") as engine:
-        yield Failing(engine, PROBLEM, detect("cpu"), None, protocol_for("cpu"), lambda _: Path("unused"))
+        yield Failing(
+            engine, PROBLEM, load_hardware("H200"), None, protocol_for("cpu"), lambda _: Path("unused")
+        )
 
 
 @pytest.mark.parametrize("failure", MACHINE)
