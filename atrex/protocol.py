@@ -200,6 +200,7 @@ class LaunchReport(Record):
     name: str
     origin: str  # own, setup, glue, compute, library
     count: int
+    stoppable: bool = False  # `atrex.withhold` can have it do nothing
     device_us: float = 0.0
     stream: int = 0
     sizes: str = ""  # of an operation's tensors, where they were largest

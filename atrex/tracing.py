@@ -107,10 +107,10 @@ def trace(
         glue = frozenset(one.name.partition(".")[0] for one in reports if one.origin == "glue")
         glue -= {one.name.partition(".")[0] for one in reports if one.origin == "compute"}
         for name, count in sorted(Counter([*native, *interpreted]).items()):
-            reports.append(LaunchReport(name=name, origin="own", count=count))
+            reports.append(LaunchReport(name=name, origin="own", count=count, stoppable=True))
         if device.type == "cuda":
-            own = own_kernels(module) | _cuda_kernels(module) | launched
-            reports += _gpu_kernels(call, frozenset(own), glue)
+            stoppable = own_kernels(module) | launched
+            reports += _gpu_kernels(call, stoppable, stoppable | _cuda_kernels(module), glue)
     return tuple(reports)
 
 
@@ -187,10 +187,13 @@ def operations_by_id(events: Iterable[tuple[int, str]]) -> dict[int, str]:
     return {number: name for number, name in events if "::" in name}
 
 
-def _gpu_kernels(call: Callable[[], Any], own: frozenset[str], glue: frozenset[str]) -> list[LaunchReport]:
+def _gpu_kernels(
+    call: Callable[[], Any], stoppable: frozenset[str], own: frozenset[str], glue: frozenset[str]
+) -> list[LaunchReport]:
     """Kernels of one call as CUPTI saw them, with their device time and streams.
 
-    What an operation of `glue` launches is glue, whatever its name.
+    `stoppable` are those of `own` that Triton launches. What an operation of `glue` launches is glue,
+    whatever its name.
     """
     from torch._C._autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
@@ -211,6 +214,13 @@ def _gpu_kernels(call: Callable[[], Any], own: frozenset[str], glue: frozenset[s
                 origin = "glue"
             seen[event.name(), origin, event.device_resource_id()].append(event.duration_ns() / 1e3)
     return [
-        LaunchReport(name=name, origin=origin, count=len(times), device_us=sum(times), stream=stream)
+        LaunchReport(
+            name=name,
+            origin=origin,
+            count=len(times),
+            device_us=sum(times),
+            stream=stream,
+            stoppable=origin == "own" and classify_kernel(name, stoppable) == "own",
+        )
         for (name, origin, stream), times in sorted(seen.items())
     ]

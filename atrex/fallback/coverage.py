@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from atrex.candidate import Candidate
 from atrex.inputs import bits
 from atrex.judge import CandidateFault, Session
-from atrex.protocol import Call, InputSpec
+from atrex.protocol import Call, InputSpec, LaunchReport
+from atrex.records import Device
 
 _LOOKED_AT = 4096  # elements of an output that may be an input's copy
 
 
-def can_withhold(candidate: Candidate) -> bool:
-    """Whether all of its kernels are of a kind that can be made to do nothing."""
-    return candidate.dsl in ("triton", "gluon", "cpp") and "__global__" not in candidate.source
+def can_withhold(launches: Sequence[LaunchReport], device: Device) -> bool:
+    """Whether all of the candidate's own kernels that a traced call launched can be made to do nothing.
+
+    What was launched decides, never what the file says: a comment is enough to look like another language.
+    On a CPU all can, whatever a trace from the candidate's process may claim.
+    """
+    own = [one for one in launches if one.origin == "own"]
+    return bool(own) and (device == "cpu" or all(one.stoppable for one in own))
 
 
 def written_by_others(

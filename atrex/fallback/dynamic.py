@@ -63,7 +63,8 @@ def _case(session: Session, case: Case, has_kernels: bool) -> CaseReport:
     spec = InputSpec(shape=problem.shape(case), seed=new_seed())
     try:
         launches = session.trace(spec)
-        not_own = _not_own(session, problem, spec)
+        stops = can_withhold(launches, session.engine.device)
+        not_own = _not_own(session, problem, spec) if stops else ()
     except CandidateFault as fault:
         return CaseReport(
             case=case.id, verdict=Outcome.BROKEN, reason=f"{fault.kind.value}: {fault.message[:200]}"
@@ -87,8 +88,6 @@ def _judged(launches: Sequence[LaunchReport], allowed: Sequence[str]) -> list[La
 
 
 def _not_own(session: Session, problem: Problem, spec: InputSpec) -> tuple[str, ...]:
-    if not can_withhold(session.candidate):
-        return ()
     plain = session.run(Call(inputs=spec, poison="nan"))[0].outputs
     inputs = as_contiguous(build_inputs(problem, spec, session.engine.torch_device)[0])
     return written_by_others(session, spec, plain, inputs)

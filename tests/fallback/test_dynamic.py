@@ -9,12 +9,14 @@ import pytest
 
 from atrex.candidate import load_candidate
 from atrex.commands.common import operator_cases
+from atrex.fallback.coverage import can_withhold
 from atrex.fallback.dynamic import examine, few_cases
 from atrex.fallback.operations import permitted
 from atrex.fallback.records import FileReport, Outcome
 from atrex.fallback.static import analyse
 from atrex.judge import Engine
 from atrex.problem import load_problem
+from atrex.protocol import LaunchReport
 from atrex.records import Status
 from atrex.tracing import operations_by_id
 from atrex.verify import Verifier
@@ -113,3 +115,22 @@ def test_a_runtime_s_call_with_an_operation_s_number_is_not_taken_for_it() -> No
     """As seen on an H200: a Triton launch outside any operation had the number of a reduction."""
     seen = [(7, "aten::max"), (7, "cuLaunchKernelEx"), (9, "cudaLaunchKernel"), (11, "aten::empty")]
     assert operations_by_id(seen) == {7: "aten::max", 11: "aten::empty"}
+
+
+@pytest.mark.parametrize(
+    ("launched", "possible"),
+    [
+        ([("own", True), ("setup", False)], True),
+        (
+            [("own", True), ("own", False)],
+            False,
+        ),  # a CUDA kernel beside: what it writes would look like nobody's
+        ([("compute", False)], False),
+    ],
+)
+def test_what_was_launched_says_whether_it_can_be_withheld(
+    launched: list[tuple[str, bool]], possible: bool
+) -> None:
+    seen = [LaunchReport(name="k", origin=origin, count=1, stoppable=can) for origin, can in launched]
+    assert can_withhold(seen, "cuda") == possible
+    assert can_withhold(seen, "cpu") == (launched[0][0] == "own"), "no trace is believed where none is needed"
