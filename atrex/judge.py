@@ -65,6 +65,7 @@ class Outcome:
     report: protocol.CallReport
     outputs: dict[str, Tensor]
     inputs: dict[str, Tensor]
+    held: dict[str, Tensor] = dataclasses.field(default_factory=dict)  # as they were some calls later
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,9 +361,8 @@ class Session:
 
     def _call_bytes(self, call: protocol.Call) -> int:
         """Arena bytes for what the problem declares that this call returns."""
-        total = 0
-        if call.deliver:
-            total += sum(self._nbytes(tensor, call) for tensor in self.problem.spec.outputs.values())
+        outputs = sum(self._nbytes(tensor, call) for tensor in self.problem.spec.outputs.values())
+        total = outputs * (call.deliver + call.hold)
         if call.deliver_inputs or call.gradients:
             total += sum(self._nbytes(tensor, call) for tensor in self.problem.spec.inputs.values())
         return total
@@ -373,11 +373,13 @@ class Session:
     def _outcome(self, report: protocol.CallReport, arena: Arena) -> Outcome:
         device = self.engine.torch_device
         try:
-            outputs = {t.name: arena.read(t, device) for t in report.outputs if t.offset >= 0}
-            inputs = {t.name: arena.read(t, device) for t in report.inputs if t.offset >= 0}
+            outputs, inputs, held = (
+                {t.name: arena.read(t, device) for t in sent if t.offset >= 0}
+                for sent in (report.outputs, report.inputs, report.held)
+            )
         except ImpossibleReport as error:
             raise self._broke(str(error)) from None
-        return Outcome(report, outputs, inputs)
+        return Outcome(report, outputs, inputs, held)
 
 
 def _scratch() -> Path:

@@ -12,6 +12,7 @@ _FILES = (
     "contract.py",
     "fallback/coverage.py",
     "fallback/operations.py",
+    "faults.py",
     "inputs.py",
     "judge.py",
     "measure.py",

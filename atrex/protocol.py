@@ -87,6 +87,7 @@ class Call(Record):
     withhold: bool = False  # the candidate's own kernels do nothing: what comes out was written by others
     deliver: bool = True  # send the outputs at once; otherwise they wait for `Fetch`
     deliver_inputs: bool = False  # send the inputs as they are after the call
+    hold: bool = False  # the outputs live on, and are sent as they are after the last call of the `Run`
     gradients: GradientRequest | None = None  # send these, by the name of the input
 
 
@@ -190,6 +191,7 @@ class CallReport(Record):
     structure: str  # "tensor", "dict", "tuple", or the name of the type that came back
     outputs: tuple[TensorReport, ...]
     inputs: tuple[TensorReport, ...] = ()
+    held: tuple[TensorReport, ...] = ()
     broken_guards: tuple[str, ...] = ()
     violations: tuple[str, ...] = ()
 

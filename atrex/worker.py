@@ -6,14 +6,13 @@ itself is a claim; the judge checks results against its own, and times against i
 
 from __future__ import annotations
 
-import errno
 import importlib.util
 import json
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,6 +25,7 @@ from torch.cuda import synchronize  # bound before any candidate can replace it
 from atrex import gpu_memory, inside, protocol
 from atrex.arena import ArenaWriter
 from atrex.channel import Channel, ChannelClosed
+from atrex.faults import CandidateError, candidate_code
 from atrex.foreign import entry
 from atrex.gradient import offered, upstream
 from atrex.inputs import Guarded, build_inputs
@@ -39,9 +39,6 @@ from atrex.tracing import trace
 from atrex.withhold import withheld
 
 _REQUEST: TypeAdapter[Any] = TypeAdapter(protocol.Request)
-# What the sandbox's walls answer: permissions, read-only mounts, a network without interfaces.
-_WALLS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENETUNREACH, errno.EAFNOSUPPORT}
-_REFUSALS = (NotImplementedError, TypeError, ValueError, AssertionError)  # many kernels assert what they need
 
 
 def idle(channel: Channel) -> None:
@@ -58,14 +55,6 @@ def canary(channel: Channel) -> None:
     """An entry that adds eight ones on the GPU: whether CUDA works in this sandbox, under this tool."""
     channel.receive()
     channel.send({"sum": float(torch.ones(8, device="cuda").sum())})
-
-
-class CandidateError(Exception):
-    """The candidate failed in a way that its own fault kind describes."""
-
-    def __init__(self, kind: FaultKind, message: str) -> None:
-        super().__init__(message)
-        self.fault = protocol.Fault(kind=kind, message=message[:2000])
 
 
 def main(channel: Channel) -> None:
@@ -113,7 +102,7 @@ class Worker:
         if isinstance(request, protocol.Load):
             return self.load(request)
         if isinstance(request, protocol.Run):
-            return protocol.Reply(calls=tuple(self.call(call, arena) for call in request.calls))
+            return protocol.Reply(calls=self.calls(request.calls, arena))
         if isinstance(request, protocol.Fetch):
             return self.fetch(request, arena)
         if isinstance(request, protocol.Trace | protocol.Profile):
@@ -179,6 +168,18 @@ class Worker:
                 arguments = json.loads(key)  # lists, as in a workload, where a shape holds tuples
                 self.models[key] = self.module.Model(**arguments).to(self.device).eval()
         return self.models[key]
+
+    def calls(self, calls: Sequence[protocol.Call], arena: ArenaWriter) -> tuple[protocol.CallReport, ...]:
+        """One after the other; what is held lives on, and is sent as the last of them has left it."""
+        reports, held = list[protocol.CallReport](), dict[int, list[tuple[str, Any]]]()
+        for i, call in enumerate(calls):
+            reports.append(self.call(call, arena))
+            if call.hold:
+                held[i] = self.outputs
+        for i, outputs in held.items():
+            sent = tuple(self._send(name, value, arena, deliver=True) for name, value in outputs)
+            reports[i] = reports[i].model_copy(update={"held": sent})
+        return tuple(reports)
 
     def call(self, call: protocol.Call, arena: ArenaWriter) -> protocol.CallReport:
         """Build inputs, call the candidate once under the wanted disturbance, report what came back."""
@@ -354,46 +355,3 @@ def import_source(source: str, directory: Path) -> ModuleType:
     with candidate_code(importing=True):
         spec.loader.exec_module(module)
     return module
-
-
-@contextmanager
-def candidate_code(*, importing: bool = False) -> Iterator[None]:
-    """Give whatever candidate code raises, at once or when the device is waited for, a fault kind."""
-    try:
-        yield
-    except BaseException as error:  # noqa: BLE001 - candidate code may raise anything at all
-        fault = classify(error)
-        general = fault.kind in (FaultKind.LAUNCH, FaultKind.REFUSED)
-        kind = FaultKind.IMPORT if importing and general else fault.kind
-        raise CandidateError(kind, fault.message) from None
-
-
-def classify(error: BaseException) -> protocol.Fault:
-    """The fault kind of an exception that candidate code raised."""
-    if isinstance(error, CandidateError):
-        return error.fault
-    names = {cls.__name__ for cls in type(error).__mro__}
-    text = f"{type(error).__name__}: {error}"
-    kind = FaultKind.LAUNCH
-    if names & {"CompileError", "CompilationError", "CompileTimeAssertionFailure", "PTXASError"}:
-        kind = FaultKind.COMPILE
-    elif isinstance(error, MemoryError) or "OutOfMemoryError" in names or "can't allocate memory" in text:
-        kind = FaultKind.OUT_OF_MEMORY
-    elif "illegal memory access" in text or "misaligned address" in text:
-        kind = FaultKind.ILLEGAL_ACCESS
-    elif isinstance(error, OSError) and error.errno in _WALLS:
-        kind = FaultKind.FORBIDDEN
-    elif isinstance(error, SystemExit):
-        kind = FaultKind.EXITED
-    elif isinstance(error, _REFUSALS):
-        kind = FaultKind.REFUSED
-    return protocol.Fault(kind=kind, message=_where(error, text)[:2000])
-
-
-def _where(error: BaseException, text: str) -> str:
-    """The exception with the last line of the candidate's own code that raised it."""
-    if isinstance(error, SyntaxError):
-        return f"SyntaxError: {error.msg} (line {error.lineno})"
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.endswith("candidate.py")]
-    first_line = text.strip().splitlines()[0] if text.strip() else type(error).__name__
-    return f"{first_line} (candidate line {frames[-1].lineno})" if frames else first_line

@@ -1,8 +1,10 @@
-"""purity: inputs stay untouched, and nothing is remembered between calls."""
+"""purity: inputs stay untouched, results stay what they were, and nothing is remembered between calls."""
 
 from __future__ import annotations
 
 import math
+
+from torch import Tensor
 
 from atrex.gates.comparators import bit_mismatch
 from atrex.gates.context import GateContext, Rejection
@@ -12,6 +14,7 @@ from atrex.protocol import SPECIALS, Call, Edit, InputSpec
 from atrex.records import Shape
 
 _MANY = 100
+_HELD = 16  # results that are kept through many calls: a candidate may hand out so many buffers in turn
 # Where the next inputs lie, as the fields of `Call` that say so.
 _PLACES: dict[str, dict[str, bool]] = {
     "at other addresses": {},
@@ -21,17 +24,21 @@ _PLACES: dict[str, dict[str, bool]] = {
 
 
 def run(ctx: GateContext) -> None:
-    """f(a), f(b), f(a) at other and at the same addresses; special values; many calls, then a change."""
+    """f(a), f(b), f(a) at other and at the same addresses; special values; many calls, then a change.
+
+    f(b) and some of the many results are kept meanwhile: no later call may change them.
+    """
     for shape in ctx.representatives():
         a = ctx.spec(shape, source=ctx.rich_source)
         b = ctx.spec(shape, source=ctx.rich_source)
         for where, place in _PLACES.items():
             calls = [
                 Call(inputs=a, fresh_model=True, deliver_inputs=True),
-                Call(inputs=b, deliver_inputs=True).model_copy(update=place),
+                Call(inputs=b, deliver_inputs=True, hold=not place).model_copy(update=place),
                 Call(inputs=a, deliver_inputs=True).model_copy(update=place),
             ]
             first, second, third = ctx.calls(calls)
+            _still_there(ctx, b, second, second.outputs, "f(b), kept through another call")
             ctx.require_same_bits(a, third.outputs, first.outputs, f"f(a) after f(b) {where}")
             _require_another(ctx, b, first, second)
             alone = ctx.call(b, fresh_model=True)
@@ -53,18 +60,23 @@ def _after_many(ctx: GateContext, shape: Shape) -> None:
     """
     a = ctx.spec(shape, source=ctx.rich_source)
     again = Call(inputs=a, same_buffers=True, deliver=False)
+    kept = again.model_copy(update={"hold": True})
     once, twice = (touches(ctx.problem, shape, ctx.dice) for _ in range(2))
     rows = negations(ctx.problem, shape, ctx.dice)
     changed = [a.model_copy(update={"edits": edits}) for edits in (once, twice, rows)]
     # In a process that has not seen `a`, and not in those below: else what is remembered of one is what the
     # other should give.
     alone = [ctx.call(spec) for spec in changed]
+    plain = ctx.call(a).outputs
     for some in (slice(0, 2), slice(2, 3)):
         ctx.session.close()
-        calls = [again.model_copy(update={"same_buffers": False}), *[again] * (_MANY - 1)]
+        calls = [kept.model_copy(update={"same_buffers": False}), *[kept] * (_HELD - 1)]
+        calls += [again] * (_MANY - _HELD)
         calls += [call for spec in changed[some] for call in (Call(inputs=spec, same_buffers=True), again)]
-        outcomes = ctx.calls(calls)[_MANY::2]
-        for spec, last, expected in zip(changed[some], outcomes, alone[some], strict=True):
+        outcomes = ctx.calls(calls)
+        for outcome in outcomes[:_HELD]:
+            _still_there(ctx, a, outcome, plain, "f(a), kept through many calls")
+        for spec, last, expected in zip(changed[some], outcomes[_MANY::2], alone[some], strict=True):
             what = f"changed in place after {_MANY} calls"
             ctx.require_same_bits(spec, last.outputs, expected.outputs, what)
 
@@ -78,6 +90,16 @@ def _with_specials(ctx: GateContext, shape: Shape) -> None:
         edit = Edit(kind="place", input=name, at=at, values=SPECIALS[:count])
         spec = ctx.spec(shape, source=ctx.rich_source, edits=(edit,))
         _untouched(ctx, spec, ctx.call(spec, deliver_inputs=True))
+
+
+def _still_there(
+    ctx: GateContext, spec: InputSpec, outcome: Outcome, expected: dict[str, Tensor], what: str
+) -> None:
+    """What a call returned, some calls later. States that it updates lie in its inputs, and are left out."""
+    updated = ctx.problem.contract.updates.values()
+    for name, held in outcome.held.items():
+        if name not in updated and (mismatch := bit_mismatch(held, expected[name])):
+            raise ctx.mismatch(spec, name, mismatch, what)
 
 
 def _require_another(ctx: GateContext, spec: InputSpec, first: Outcome, second: Outcome) -> None:
