@@ -197,12 +197,19 @@ def _changeable(problem: Problem, shape: Shape) -> Iterator[tuple[str, tuple[int
             yield name, problem.tensor_shape(tensor, shape)
 
 
-def touches(problem: Problem, shape: Shape, dice: random.Random) -> tuple[Edit, ...]:
-    """One element of each floating data input becomes 1: less than who reads a part of it would notice."""
+def touches(problem: Problem, shape: Shape, dice: random.Random, row: int | None = None) -> tuple[Edit, ...]:
+    """One element of each floating data input becomes 1: less than who reads a part of it would notice.
+
+    It lies in `row` where its rows are the problem's, else anywhere.
+    """
+    ours = problem.row_inputs()
     edits = list[Edit]()
     for name, extents in _changeable(problem, shape):
         if size := math.prod(extents):
-            edits.append(Edit(kind="place", input=name, at=(dice.randrange(size),), values=("one",)))
+            width = size // extents[0]
+            inside = row is not None and name in ours
+            at = row * width + dice.randrange(width) if inside and row is not None else dice.randrange(size)
+            edits.append(Edit(kind="place", input=name, at=(at,), values=("one",)))
     return tuple(edits)
 
 

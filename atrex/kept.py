@@ -1,19 +1,27 @@
 """What timed calls left behind, against the judge's own: a fast call must also be a right one.
 
-Some rows of every set are negated in place before: a kernel that began to remember results while it was
-timed, even one that looks at a part of its inputs before it trusts its memory, gives the old ones. Passes
-are then timed by a request like every other. Other rows are negated after: who computes only when outputs are
-fetched gives the new ones. All of it happens twice: once the outputs are overwritten before, so that a call
-must write them, and once they are not, so that nothing tells a call that it will be looked at.
+Something in every set is changed in place before: a kernel that began to remember results while it was
+timed gives the old ones. Passes are then timed by a request like every other. Something else is changed
+after: who computes only when outputs are fetched gives the new ones. All of it happens twice. Once a row is
+negated, and the outputs are overwritten before, so that a call must write them. Once they are not, so that
+nothing tells a call that it will be looked at, and one element is changed, which who looks at a part of each
+row before it trusts its memory does not see.
 
 A memory that looks at all of its inputs is always right, and fast where the same inputs are timed again and
 again. It is seen by changing one element: what was seen before may not take much less time than what was not.
+
+Only the last pass of a round leaves something to look at. So before each round a pass is asked for by itself,
+after a change of an element. Some of these are looked at, so none can be left out; they may not take much
+longer than what is claimed of a pass in a round.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,9 +39,10 @@ from atrex.records import FaultKind, Shape
 _WHOLE = 1 << 24  # elements that are all looked at; of more, some rows
 _ROWS = 64
 _PAIRS = 5
+_MOST_REQUEST_US = 1000.0  # what a request may cost the judge's clock by itself
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Kept:
     """The check of one contestant's timed outputs; `spec` and `seeds` are what its sets were made of."""
 
@@ -41,23 +50,34 @@ class Kept:
     problem: Problem
     spec: InputSpec
     seeds: tuple[int, ...]
-    passes: int  # of a timed round
+    passes: int = 1  # of a timed round
     dice: random.Random = field(default_factory=random.SystemRandom)
+    done: tuple[Edit, ...] = ()  # to every set, until now
 
     def check(self) -> None:
         """Look at two rounds. Raises CandidateFault, of kind WRONG, for an output that is not right."""
-        start, count = self._rows()
+        window = self._rows()
         updated = self.problem.contract.updates
-        done: tuple[Edit, ...] = ()
-        for spoil in (True, False):
-            before, after = self._changes(start, count), self._changes(start, count)
-            self._round(passes=0, restore=True, spoil=spoil, edits=before)
-            done = (*(edit for edit in done if edit.input not in updated), *before)
+        for changes, spoil in ((negations, True), (touches, False)):
+            self._change(self._drawn(changes, window), spoil=spoil)
             self._round(passes=1 if updated else self.passes)  # more would update a state more than once
-            after = tuple(edit for edit in after if edit.input not in updated)
+            after = tuple(e for e in self._drawn(changes, window) if e.input not in updated)
             self._round(passes=0, edits=after)
-            self._judge(done, start, count)
-            done += after
+            self._judge(self.done, *window)
+            self.done += after
+
+    def lone(self, *, look: bool) -> float:
+        """Microseconds on the judge's clock of a pass that is a round by itself.
+
+        What a request without a pass has cost is taken off. Raises CandidateFault as `check` does.
+        """
+        window = self._rows()
+        self._change(self._drawn(touches, window))
+        request = self._seen(0)
+        seen = self._seen(1)
+        if look:
+            self._judge(self.done, *window)
+        return seen - min(_MOST_REQUEST_US, request)
 
     def familiar(self) -> float:
         """How long a pass takes over inputs that were seen before, as a share of one over changed ones.
@@ -72,8 +92,21 @@ class Kept:
             edits = touches(self.problem, self.spec.shape, self.dice)
             first = self._round(passes=self.passes, edits=edits)
             again = self._round(passes=1, edits=edits)
+            self.done += edits
             shares.append(again / first if first > 0 else 1.0)
         return statistics.median(shares)
+
+    def _change(self, edits: tuple[Edit, ...], *, spoil: bool = False) -> None:
+        """Change every set, from the state that it had in the beginning."""
+        self._round(passes=0, restore=True, spoil=spoil, edits=edits)
+        updated = self.problem.contract.updates
+        self.done = (*(edit for edit in self.done if edit.input not in updated), *edits)
+
+    def _seen(self, passes: int) -> float:
+        """Microseconds of a round on the judge's clock."""
+        started = time.perf_counter()
+        self._round(passes=passes)
+        return (time.perf_counter() - started) * 1e6
 
     def _round(self, **wanted: Any) -> float:
         """Microseconds a call that the first pass of a round claims."""
@@ -90,10 +123,11 @@ class Kept:
         count = min(rows, count)
         return self.dice.randrange(rows - count + 1), count
 
-    def _changes(self, start: int, count: int) -> tuple[Edit, ...]:
+    def _drawn(self, changes: Callable[..., tuple[Edit, ...]], window: tuple[int, int]) -> tuple[Edit, ...]:
+        """`negations` or `touches` in one of the rows that are looked at."""
+        start, count = window
         row = start + self.dice.randrange(max(1, count))
-        edits = negations(self.problem, self.spec.shape, self.dice, row=row)
-        return edits if self.spec.tile_rows else edits + touches(self.problem, self.spec.shape, self.dice)
+        return changes(self.problem, self.spec.shape, self.dice, row=row)
 
     def _judge(self, edits: tuple[Edit, ...], start: int, count: int) -> None:
         """One randomly chosen set, whose inputs the call saw after these edits."""
@@ -126,7 +160,7 @@ class Kept:
         problem, device = self.problem, self.session.engine.torch_device
         ours = self.spec.model_copy(update={"seed": seed})
         if self.spec.tile_rows is not None:
-            ours, edits = window_spec(problem, ours, start, count), self._seen_from(start, edits)
+            ours, edits = window_spec(problem, ours, start, count), self._inside(start, count, edits)
             ours = ours.model_copy(update={"edits": (*ours.edits, *edits)})
             return ours.shape, build_inputs(problem, ours, device)[0]
         ours = ours.model_copy(update={"edits": (*ours.edits, *edits)})
@@ -138,7 +172,16 @@ class Kept:
         problem, shape = self.problem, self.spec.shape
         return problem.resize(shape, **{problem.rows: count}) if problem.rows else shape
 
-    def _seen_from(self, start: int, edits: tuple[Edit, ...]) -> tuple[Edit, ...]:
-        """The edits, their rows counted from the window's first."""
-        rows = self.problem.row_inputs()
-        return tuple(e.model_copy(update={"at": (e.at[0] - start,)}) if e.input in rows else e for e in edits)
+    def _inside(self, start: int, count: int, edits: tuple[Edit, ...]) -> tuple[Edit, ...]:
+        """The edits that a window shows, their rows counted from its first."""
+        moved = list[Edit]()
+        for edit in edits:
+            if edit.input not in self.problem.row_inputs():
+                moved.append(edit)
+                continue
+            extents = self.problem.tensor_shape(self.problem.spec.inputs[edit.input], self.spec.shape)
+            unit = math.prod(extents[1:]) if edit.kind == "place" else 1
+            at = edit.at[0] - start * unit
+            if 0 <= at < count * unit:
+                moved.append(edit.model_copy(update={"at": (at,)}))
+        return tuple(moved)

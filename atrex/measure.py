@@ -6,6 +6,8 @@ judge's own clock saw, and only if outputs of randomly chosen timed calls are ri
 
 from __future__ import annotations
 
+import itertools
+import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +33,10 @@ _CLOCK_SLACK_US = 2000.0  # what a request costs the judge's clock besides the c
 _MOST_PASSES = 1024
 _FAMILIAR_SHARE = 0.6  # of the time for new inputs: less for known ones is a memory
 _TIMES_FAMILIAR = 2  # in a row before that is said
+_LONE_SHARE = 0.6  # of the time of a pass by itself: who claims less of one among others leaves some out
+_LONE_SLACK_US = 200.0  # by which the first pass after a wait may be late
+_SHORTEST = 2  # of some passes by themselves the second-shortest counts: others wait for a busy machine
+_LOOKED_AT = 3  # of them: of six, who leaves two out gets away with it once in five times
 Alone = Callable[[], AbstractContextManager[None]]  # entered while nothing else may use the device
 
 
@@ -74,11 +80,18 @@ class Contestant:
     """One candidate being timed on one case."""
 
     session: Session
+    kept: Kept
     method: str = ""
     host_us: float | None = None
     rounds: list[float] = field(default_factory=list)  # one median a round
     samples: list[float] = field(default_factory=list)
     believed: list[bool] = field(default_factory=list)  # each round's claim, by the judge's clock
+    lone: list[float] = field(default_factory=list)  # passes by themselves, by the judge's clock
+
+    @property
+    def sets(self) -> int:
+        """Calls in a pass."""
+        return len(self.kept.seeds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,32 +135,39 @@ def measure_case(
     problem = sessions[0].problem
     engine = sessions[0].engine
     spec, seeds = _recipe(problem, case, rules, engine)
-    contestants = [Contestant(session) for session in sessions]
+    contestants = [Contestant(session, Kept(session, problem, spec, seeds)) for session in sessions]
     for contestant in contestants:
         request = protocol.Prepare(inputs=spec, seeds=seeds, flush_bytes=4 * rules.cache_bytes)
         reply = contestant.session.prepare(request)
         contestant.method, contestant.host_us = reply.method or "wall", reply.host_us
     with alone():
-        passes = [_passes(contestant, rules) for contestant in contestants]
-        _rounds(contestants, passes, rules, len(seeds))
+        for contestant in contestants:
+            contestant.kept.passes = _passes(contestant, rules)
+        _rounds(contestants, rules)
         extra = telemetry()
-        for contestant, count in zip(contestants, passes, strict=True):
+        for contestant in contestants:
             with blaming(contestant.session):
-                _hold(contestant, rules, count, len(seeds), floor_us)
+                _hold(contestant, rules, floor_us)
     if rules.hold:
-        kept = [Kept(c.session, problem, spec, seeds, n) for c, n in zip(contestants, passes, strict=True)]
-        _look_at(kept, alone)
+        _look_at([contestant.kept for contestant in contestants], alone)
     return [Timing(_latency(contestant, extra), tuple(contestant.rounds)) for contestant in contestants]
 
 
-def _rounds(contestants: Sequence[Contestant], passes: Sequence[int], rules: Protocol, sets: int) -> None:
+def _rounds(contestants: Sequence[Contestant], rules: Protocol) -> None:
     """Time all contestants in turn until enough is known of each."""
     deadline = time.monotonic() + rules.case_seconds * len(contestants)
-    order = list(range(len(contestants)))
-    while _unfinished(contestants, rules, deadline):
-        for index in order:
-            with blaming(contestants[index].session):
-                _round(contestants[index], passes[index], sets)
+    looked_at = random.SystemRandom().sample(range(rules.min_rounds), min(rules.min_rounds, _LOOKED_AT))
+    order = list(contestants)
+    for number in itertools.count():
+        if not _unfinished(contestants, rules, deadline):
+            return
+        for contestant in order:
+            with blaming(contestant.session):
+                if number < rules.min_rounds and rules.hold and contestant.method == "wall":
+                    began = time.monotonic()
+                    contestant.lone.append(contestant.kept.lone(look=number in looked_at))
+                    deadline += time.monotonic() - began
+                _round(contestant)
         order.reverse()  # so that neither always runs after the other
 
 
@@ -164,7 +184,7 @@ def _look_at(kept: Sequence[Kept], alone: Alone) -> None:
                     raise CandidateFault(FaultKind.EXITED, text)
 
 
-def _hold(contestant: Contestant, rules: Protocol, passes: int, sets: int, floor_us: float) -> None:
+def _hold(contestant: Contestant, rules: Protocol, floor_us: float) -> None:
     """Hold a claim of time against physics and the judge's clock. Raises CandidateFault."""
     claimed = min(contestant.rounds)  # ratios are made of rounds, so none of them may lie
     if contestant.method != "wall" and claimed < floor_us:
@@ -176,10 +196,14 @@ def _hold(contestant: Contestant, rules: Protocol, passes: int, sets: int, floor
         if believed <= _BELIEVED_ROUNDS:
             text = f"in {1 - believed:.0%} of the rounds claims less than what the judge's clock saw"
             raise CandidateFault(FaultKind.EXITED, text)
-        if (told := _told_share(contestant.session, rules, passes, sets)) < _CLAIM_SHARE:
+        if (told := _told_share(contestant, rules)) < _CLAIM_SHARE:
             text = f"claims {told:.0%} of the time that longer rounds take on the judge's clock"
             raise CandidateFault(FaultKind.EXITED, text)
-    elif claimed < _CLAIM_SHARE * (seen := _warm_call_us(contestant, rules, sets)):
+        lone = sorted(contestant.lone)[:_SHORTEST][-1] / contestant.sets
+        if (said := statistics.median(contestant.rounds)) < _LONE_SHARE * (lone - _LONE_SLACK_US):
+            text = f"claims {said:.0f} us a call, which takes {lone:.0f} us where none can be left out"
+            raise CandidateFault(FaultKind.EXITED, text)
+    elif claimed < _CLAIM_SHARE * (seen := _warm_call_us(contestant, rules)):
         text = f"claims {claimed:.2f} us a call where the judge's clock saw {seen:.2f} us"
         raise CandidateFault(FaultKind.EXITED, text)
 
@@ -223,7 +247,8 @@ def _unfinished(contestants: Sequence[Contestant], rules: Protocol, deadline: fl
     return any(relative_error(contestant.rounds) > rules.target for contestant in contestants)
 
 
-def _round(contestant: Contestant, passes: int, sets: int) -> None:
+def _round(contestant: Contestant) -> None:
+    passes, sets = contestant.kept.passes, contestant.sets
     started = time.perf_counter()
     reply = contestant.session.round(protocol.Round(passes=passes))
     seen_us = (time.perf_counter() - started) * 1e6
@@ -242,7 +267,7 @@ def _round(contestant: Contestant, passes: int, sets: int) -> None:
     contestant.rounds.append(statistics.median(samples))
 
 
-def _told_share(session: Session, rules: Protocol, passes: int, sets: int) -> float:
+def _told_share(contestant: Contestant, rules: Protocol) -> float:
     """Share of the judge's time that a worker claims, of what three times as many passes take more.
 
     What a request costs, and a core that is slow to wake up, are in both and cancel. A round that is long by
@@ -253,10 +278,11 @@ def _told_share(session: Session, rules: Protocol, passes: int, sets: int) -> fl
         rounds = list[tuple[float, float]]()
         for _ in range(3):
             started = time.perf_counter()
-            samples = session.round(protocol.Round(passes=count)).samples_us
-            rounds.append(((time.perf_counter() - started) * 1e6, sum(samples) * sets))
+            samples = contestant.session.round(protocol.Round(passes=count)).samples_us
+            rounds.append(((time.perf_counter() - started) * 1e6, sum(samples) * contestant.sets))
         return min(rounds)
 
+    passes = contestant.kept.passes
     seen, told = least(passes)
     if seen > 3 * rules.round_us:
         return 1.0
@@ -264,11 +290,12 @@ def _told_share(session: Session, rules: Protocol, passes: int, sets: int) -> fl
     return (more - told) / (longer - seen) if longer > seen else 1.0
 
 
-def _warm_call_us(contestant: Contestant, rules: Protocol, sets: int) -> float:
+def _warm_call_us(contestant: Contestant, rules: Protocol) -> float:
     """A call on the judge's clock: the slope between two batches, in which a request's own cost cancels.
 
     The passes are not flushed: warm calls bound cold ones from below, so no honest claim is refused.
     """
+    sets = contestant.sets
     per_pass = max(1.0, statistics.median(contestant.samples) * sets)
     few = max(1, round(rules.round_us / per_pass))
     many = few + max(1, round(4 * _CLOCK_SLACK_US / per_pass))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
@@ -50,8 +51,8 @@ class TestDishonest:
             rounds = 0
 
             def claim(self, samples: list[float]) -> protocol.Reply:
-                self.rounds += 1
-                shown = samples if self.rounds % 2 else [0.01]
+                self.rounds += len(samples) > 1
+                shown = samples if self.rounds % 2 or len(samples) < 2 else [0.01]
                 return self.reply(samples_us=tuple(shown))
 
         assert "judge's clock saw" in accused(Liar())
@@ -189,13 +190,18 @@ class TestDishonest:
         with pytest.raises(CandidateFault, match="a timed call gave"):
             often()
 
-    def test_results_remembered_by_all_of_the_inputs(self) -> None:
+    @pytest.mark.parametrize(
+        ("method", "said"), [("wall", "where none can be left out"), ("events", "seen before")]
+    )
+    def test_results_remembered_by_all_of_the_inputs(
+        self, method: Literal["wall", "events"], said: str
+    ) -> None:
         """Always right: a bare loop over the same inputs is what makes it fast."""
 
         class Liar(Honest):
             def prepare(self, request: protocol.Prepare) -> protocol.Reply:
                 self.known = dict[bytes, Tensor]()
-                return super().prepare(request)
+                return super().prepare(request).model_copy(update={"method": method})
 
             def call(self, inputs: dict[str, Tensor]) -> Tensor:
                 key = b"".join(tensor.view(torch.uint8).numpy().tobytes() for tensor in inputs.values())
@@ -204,7 +210,22 @@ class TestDishonest:
                 return self.known[key].clone()
 
         rules = replace(RULES, round_us=3000.0)
-        assert "seen before" in accused(Liar(sleep=5e-3), rules=rules)
+        assert said in accused(Liar(sleep=5e-3), rules=rules)
+
+    def test_all_passes_but_the_last_are_left_out(self) -> None:
+        """They sleep as long as is claimed: a fifth of their time."""
+
+        class Liar(Honest):
+            def round(self, request: protocol.Round) -> protocol.Reply:
+                if request.passes < 2:
+                    return super().round(request)
+                start = time.perf_counter()
+                super().round(request.model_copy(update={"passes": 1}))
+                time.sleep((request.passes - 1) * len(self.sets) * SLEEP_S / 5)
+                took = (time.perf_counter() - start) * 1e6
+                return self.claim([took / request.passes / len(self.sets)] * request.passes)
+
+        assert "where none can be left out" in accused(Liar())
 
     @pytest.mark.parametrize("shape", [(39, 64), (40, 63), (40 * 64,)])
     def test_a_result_of_another_form(self, shape: tuple[int, ...]) -> None:

@@ -28,6 +28,7 @@ def run(ctx: GateContext) -> None:
 
     f(b) and some of the many results are kept meanwhile: no later call may change them.
     """
+    touched = list[tuple[InputSpec, dict[str, Tensor]]]()
     for shape in ctx.representatives():
         a = ctx.spec(shape, source=ctx.rich_source)
         b = ctx.spec(shape, source=ctx.rich_source)
@@ -47,7 +48,10 @@ def run(ctx: GateContext) -> None:
                 _untouched(ctx, spec, outcome)
         if not ctx.windowed(shape):
             _with_specials(ctx, shape)
+            touched.append(_after_a_touch(ctx, a))
     ctx.session.close()  # what a module remembers goes with its process
+    for spec, outputs in touched:
+        ctx.require_same_bits(spec, outputs, ctx.call(spec).outputs, "one element changed in place")
     ctx.require_same_bits(b, second.outputs, ctx.call(b).outputs, "f(b) after f(a), against another process")
     _after_many(ctx, ctx.smallest())
 
@@ -79,6 +83,13 @@ def _after_many(ctx: GateContext, shape: Shape) -> None:
         for spec, last, expected in zip(changed[some], outcomes[_MANY::2], alone[some], strict=True):
             what = f"changed in place after {_MANY} calls"
             ctx.require_same_bits(spec, last.outputs, expected.outputs, what)
+
+
+def _after_a_touch(ctx: GateContext, a: InputSpec) -> tuple[InputSpec, dict[str, Tensor]]:
+    """f(a), and then what a call gives after one element of each input was changed in place."""
+    changed = a.model_copy(update={"edits": touches(ctx.problem, a.shape, ctx.dice)})
+    calls = Call(inputs=a, deliver=False), Call(inputs=changed, same_buffers=True)
+    return changed, ctx.calls(calls)[1].outputs
 
 
 def _with_specials(ctx: GateContext, shape: Shape) -> None:
