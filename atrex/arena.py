@@ -15,6 +15,16 @@ from atrex.inputs import raw_bytes
 from atrex.protocol import TensorReport
 
 _ALIGNMENT = 64
+_MOST_EXTENT = 1 << 48
+# Reading a tensor of another kind (quantised, say) out of raw memory would end the judge.
+PLAIN = frozenset(
+    getattr(torch, name)
+    for name in (
+        *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
+        *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
+        *("bfloat16", "float16", "float32", "float64", "complex64", "complex128"),
+    )
+)
 
 
 def padded(nbytes: int) -> int:
@@ -42,10 +52,16 @@ class Arena:
     def read(self, report: TensorReport, device: torch.device) -> Tensor:
         """A private copy of one tensor on a device. Raises ImpossibleReport."""
         dtype = getattr(torch, report.dtype, None)
-        if not isinstance(dtype, torch.dtype) or any(extent < 0 for extent in report.shape):
+        if not isinstance(dtype, torch.dtype) or dtype not in PLAIN:
+            raise ImpossibleReport(f"the worker reported a tensor of {report.dtype!r}")
+        if any(not 0 <= extent < _MOST_EXTENT for extent in report.shape):
             raise ImpossibleReport(f"the worker reported a tensor {report.dtype!r} {list(report.shape)}")
         count = math.prod(report.shape)
-        if report.offset % _ALIGNMENT or report.offset + count * dtype.itemsize > self.nbytes:
+        if (
+            report.offset < 0
+            or report.offset % _ALIGNMENT
+            or report.offset + count * dtype.itemsize > self.nbytes
+        ):
             raise ImpossibleReport("the worker reported a tensor outside the shared memory")
         if not count:
             return torch.empty(report.shape, dtype=dtype, device=device)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
@@ -46,7 +48,10 @@ def load_candidate(path: Path, operator: str, dsl: Dsl | None = None) -> Candida
 def read_source(path: Path, unreadable: str = "cannot be read") -> str:
     """The text of a source file. Raises UsageError unless it is UTF-8 text of at most 4 MiB."""
     try:
-        with path.open("rb") as file:
+        # A pipe under a source's name would be waited for.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise UsageError(f"{path}: {unreadable} (no regular file)")
             data = file.read(MAX_SOURCE_BYTES + 1)
     except OSError as error:
         raise UsageError(f"{path}: {unreadable} ({error.strerror})") from None

@@ -253,8 +253,9 @@ def _round(contestant: Contestant) -> None:
     reply = contestant.session.round(protocol.Round(passes=passes))
     seen_us = (time.perf_counter() - started) * 1e6
     samples = [sample for sample in reply.samples_us if sample > 0]
-    if not samples:
-        raise CandidateFault(FaultKind.EXITED, "a timed round came back without samples")
+    if not samples or len(reply.samples_us) != passes:
+        text = f"a timed round of {passes} passes came back with {len(reply.samples_us)} samples"
+        raise CandidateFault(FaultKind.EXITED, text)
     claimed = sum(samples) * sets
     if contestant.method == "wall":  # nothing but the calls happens in between
         if claimed > seen_us:

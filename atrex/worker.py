@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.cuda import synchronize  # bound before any candidate can replace it
 
 from atrex import gpu_memory, inside, protocol
-from atrex.arena import ArenaWriter
+from atrex.arena import PLAIN, ArenaWriter
 from atrex.channel import Channel, ChannelClosed
 from atrex.faults import CandidateError, candidate_code
 from atrex.foreign import entry
@@ -336,11 +336,16 @@ class Worker:
             shape=tuple(value.shape),
             device=value.device.type,
             nbytes=value.numel() * value.element_size(),
-            offset=arena.write(value) if deliver and value.layout == torch.strided else -1,
+            offset=arena.write(value) if deliver and self._is_plain(value) else -1,
             aliases=tuple(k for k, v in (others or {}).items() if overlaps(value, v)),
             strided=value.layout == torch.strided,
             requires_grad=value.requires_grad,
         )
+
+    def _is_plain(self, value: Tensor) -> bool:
+        """Whether its elements lie in this device's memory, one after another."""
+        here = value.device.type == self.device.type and value.layout == torch.strided
+        return here and value.dtype in PLAIN and not (value.is_neg() or value.is_conj())
 
 
 def import_source(source: str, directory: Path) -> ModuleType:

@@ -52,7 +52,7 @@ class TestDishonest:
 
             def claim(self, samples: list[float]) -> protocol.Reply:
                 self.rounds += len(samples) > 1
-                shown = samples if self.rounds % 2 or len(samples) < 2 else [0.01]
+                shown = samples if self.rounds % 2 or len(samples) < 2 else [0.01] * len(samples)
                 return self.reply(samples_us=tuple(shown))
 
         assert "judge's clock saw" in accused(Liar())
@@ -73,7 +73,7 @@ class TestDishonest:
             def claim(self, _: list[float]) -> protocol.Reply:
                 return self.reply(samples_us=samples)
 
-        assert "without samples" in accused(Liar())
+        assert "passes came back with" in accused(Liar())
 
     def test_another_clock(self) -> None:
         """Claims of device time are held against the slope of the judge's own measurements."""

@@ -39,6 +39,7 @@ def find(path: Path) -> list[tuple[Path, str]]:
         one
         for one in sorted(path.rglob("*.py"))
         if not any(part.startswith(".") or part == "__pycache__" for part in one.relative_to(path).parts)
+        and one.is_file()
     ]
     if not found:
         raise UsageError(f"{path}: no Python file in it")

@@ -123,6 +123,8 @@ def _require_another(ctx: GateContext, spec: InputSpec, first: Outcome, second: 
 def _untouched(ctx: GateContext, spec: InputSpec, outcome: Outcome) -> None:
     """The inputs after the call, as the worker sent them, against the judge's own draw."""
     drawn, _ = build_inputs(ctx.problem, spec, ctx.session.engine.torch_device)
+    if set(outcome.inputs) != set(drawn):
+        raise Rejection("its worker does not say what became of the inputs", ctx.witness(spec))
     for name, after in outcome.inputs.items():
         if name in ctx.problem.contract.updates:
             continue
