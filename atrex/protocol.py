@@ -192,6 +192,8 @@ class CallReport(Record):
     outputs: tuple[TensorReport, ...]
     inputs: tuple[TensorReport, ...] = ()
     held: tuple[TensorReport, ...] = ()
+    call_us: float = 0.0  # of the worker's clock
+    operations_us: float = 0.0  # of a call with withheld kernels: PyTorch's, on the thread that was called
     broken_guards: tuple[str, ...] = ()
     violations: tuple[str, ...] = ()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,6 +22,7 @@ from atrex.dsl import cpp
 from atrex.fallback.operations import classify_kernel, classify_op, on_lengths
 from atrex.protocol import LaunchReport
 
+_clock = time.perf_counter
 _BOUNDS = r"(?:__launch_bounds__\([^)]*\)\s*)?"
 # A kernel that Library.impl registered, as the dispatcher describes it: C++ ones have a signature here.
 _PYTHON_KERNEL = re.compile(
@@ -38,6 +40,7 @@ class OperationTrace(TorchDispatchMode):
         self.sizes: dict[str, tuple[int, str]] = {}  # elements and sizes of the largest operands
         self.whole: Counter[str] = Counter()  # calls that touched nothing but integers
         self.wrappers: Counter[str] = Counter()  # the candidate's own operations, written in Python
+        self.seconds = 0.0  # that operations took
 
     def __torch_dispatch__(
         self,
@@ -58,7 +61,11 @@ class OperationTrace(TorchDispatchMode):
         size = sum(one.numel() for one in tensors)
         if size >= self.sizes.get(name, (0, ""))[0]:
             self.sizes[name] = size, ", ".join(str(list(one.shape)) for one in tensors)
-        return func(*args, **(kwargs or {}))
+        started = _clock()
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            self.seconds += _clock() - started
 
 
 def _python_body(name: str, tensors: Sequence[torch.Tensor]) -> Callable[..., Any] | None:

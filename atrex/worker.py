@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 import sys
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -35,9 +36,10 @@ from atrex.perturb import Disturbance, FreshAllocations, keep_freed_memory, pois
 from atrex.problem import Problem, load_problem
 from atrex.records import FaultKind
 from atrex.timing import PreparedCase
-from atrex.tracing import trace
+from atrex.tracing import OperationTrace, trace
 from atrex.withhold import withheld
 
+_clock = time.perf_counter
 _REQUEST: TypeAdapter[Any] = TypeAdapter(protocol.Request)
 
 
@@ -193,12 +195,15 @@ class Worker:
             fresh = self._conditions(call, stack)
             violations = self._address_check(call, stack)
             stream = self._enter_stream(call, stack)
+            operations = stack.enter_context(OperationTrace()) if call.withhold else None
+            started = _clock()
             with candidate_code(), torch.no_grad():
                 raw = model(**inputs)
                 if stream is not None:
                     stream.synchronize()
                 else:
                     self._synchronize()
+            call_us = (_clock() - started) * 1e6
             self._keep(raw)
             report = self._report(inputs, arena, deliver=call.deliver)
         self._synchronize()
@@ -206,6 +211,8 @@ class Worker:
         after = inputs.items() if call.deliver_inputs else ()
         return report.model_copy(
             update={
+                "call_us": call_us,
+                "operations_us": operations.seconds * 1e6 if operations else 0.0,
                 "broken_guards": tuple(broken),
                 "violations": tuple(str(v) for v in violations)[:8],
                 "inputs": tuple(self._send(name, tensor, arena, deliver=True) for name, tensor in after),

@@ -23,6 +23,7 @@ import ctypes
 import functools
 import hashlib
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -48,6 +49,15 @@ FLAGS = (
 )
 SANITIZE = {"address": ("-fsanitize=address", "-fno-omit-frame-pointer", "-g")}
 ERROR_LINES = 5
+
+# A kernel's code is its own: it links what the language and OpenMP need, and opens nothing while it runs.
+_OWN = ("-Wl,-z,defs",)
+_RUNTIMES = re.compile(
+    r"(?:ld-linux[\w-]*|lib(?:c|m|mvec|stdc\+\+|gcc_s|pthread|gomp|omp|c\+\+|c\+\+abi|asan))\.so"
+)
+_OPENING = re.compile(r"\bUND (dlopen|dlmopen|dlsym|dlvsym)\b")
+_NEEDED = re.compile(r"\(NEEDED\).*\[(.+)\]")
+_UNSANITIZED = re.compile(r"\w*no_sanitize\w*|no_address_safety_analysis")
 
 
 class CompileError(RuntimeError):
@@ -89,13 +99,15 @@ def compile(source: str, functions: Mapping[str, Sequence[type[Any]]], flags: Se
         flags: further compiler flags, after (and so stronger than) `FLAGS`.
 
     Raises:
-        CompileError: the source does not compile or load, or lacks a function.
+        CompileError: the source does not compile or load, lacks a function, or has others compute.
         EnvironmentProblem: no compiler, no writable cache, or a sanitizer that is not preloaded.
     """
-    command = (*_compiler(), *FLAGS, *flags, *_sanitizer_flags())
+    command = (*_compiler(), *FLAGS, *flags, *_OWN, *_sanitizer_flags())
     identity = "\0".join((source, *command, _target(_compiler())))
     path = cache_directory() / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.so"
     if not path.exists():
+        if _sanitizer_flags():
+            _require_sanitized(command, source)
         _build(command, source, path)
     return Library(path, functions)
 
@@ -182,9 +194,31 @@ def _build(command: Sequence[str], source: str, path: Path) -> None:
         done = _run((*command, "-x", "c++", "-", "-o", temporary), source)
         if done.returncode:
             raise CompileError(_first_errors(done.stderr))
+        _require_own_code(_ask(("readelf", "-W", "-d", "--dyn-syms", temporary)))
         os.replace(temporary, path)
     finally:
         Path(temporary).unlink(missing_ok=True)
+
+
+def _require_own_code(dynamic: str) -> None:
+    """Raise CompileError for an object that links another library than a runtime, or could open one."""
+    wrong = [f"links {name}" for name in _NEEDED.findall(dynamic) if not _RUNTIMES.match(name)]
+    wrong += [f"uses {name}" for name in _OPENING.findall(dynamic)]
+    if wrong:
+        raise CompileError(f"the C++ source {wrong[0]}: a kernel computes with its own code")
+
+
+def _require_sanitized(command: Sequence[str], source: str) -> None:
+    """Raise CompileError for a source, its macros expanded, that AddressSanitizer would not see all of."""
+    done = _run((*command, "-E", "-x", "c++", "-"), source)
+    own, line_of_source = list[str](), True
+    for line in done.stdout.splitlines():
+        if line.startswith("# "):
+            line_of_source = '"<stdin>"' in line
+        elif line_of_source:
+            own.append(re.sub(r'"(?:\\.|[^"\\])*"', '""', line))
+    if found := _UNSANITIZED.search("\n".join(own)):
+        raise CompileError(f"the C++ source says {found[0]}: its accesses cannot be checked")
 
 
 def _unwritable(directory: Path, error: OSError) -> EnvironmentProblem:

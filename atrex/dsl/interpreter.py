@@ -29,6 +29,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from atrex.dsl.triton_only import require_arguments, watch_functions
 from atrex.errors import EnvironmentProblem
 
 MOST_VIOLATIONS = 64
@@ -44,6 +45,7 @@ _HOOKS: dict[str, dict[str, tuple[str, ...]]] = {
         "_convert_float": ("input", "input_dtype", "output_dtype", "rounding_mode"),
         "ReduceOps.sum": ("self", "input"),
         "GridExecutor._init_args_hst": ("self", "args_dev", "kwargs"),
+        "InterpretedFunction.rewrite": ("self",),
     },
     "autotuner": {"Autotuner._bench": ("self", "args", "config", "meta")},
 }
@@ -296,6 +298,7 @@ def _watch_launches(interpreter: Any) -> None:
         for names in _launch.names:
             names.append(_launch.kernel)
         bound = inspect.getcallargs(self.fn, *args, **named)
+        require_arguments(self.fn, bound)
         _launch.extents = [extent for name, value in bound.items() for extent in _extents(name, value)]
         return args, named
 
@@ -306,6 +309,7 @@ def _watch_launches(interpreter: Any) -> None:
         return None if _launch.withheld else native_call(self, *args, **kwargs)
 
     interpreter.GridExecutor.__call__ = call
+    watch_functions(interpreter.InterpretedFunction)
 
 
 def _extents(name: str, value: Any) -> Iterator[_Extent]:

@@ -13,6 +13,8 @@ from atrex.protocol import Call, InputSpec, LaunchReport
 from atrex.records import Device
 
 _LOOKED_AT = 4096  # elements of an output that may be an input's copy
+_TIMED = 3
+_SHORT_US = 5000.0
 
 
 def can_withhold(launches: Sequence[LaunchReport], device: Device) -> bool:
@@ -43,6 +45,24 @@ def written_by_others(
         for name, value in plain.items()
         if name in without and _same(without[name], value) and not _copied(value, inputs)
     )
+
+
+def unaccounted(session: Session, spec: InputSpec) -> float:
+    """Share of a call's time that is left when the candidate's own kernels do nothing, PyTorch's taken off.
+
+    Who has a library compute out of sight (NumPy, a thread) and a kernel of its own copy the result needs
+    about as long without the kernel. The shortest of some calls; 0 where what is left is short by itself (a
+    wrapper's Python), and where a wrapper cannot do without what its kernels write.
+    """
+    plain = Call(inputs=spec, deliver=False)
+    calls = [plain] * _TIMED + [plain.model_copy(update={"withhold": True})] * _TIMED
+    try:
+        reports = [outcome.report for outcome in session.run(*calls)]
+    except CandidateFault:
+        return 0.0
+    whole = min(report.call_us for report in reports[:_TIMED])
+    left = min(report.call_us - report.operations_us for report in reports[_TIMED:])
+    return left / max(1.0, whole) if left > _SHORT_US else 0.0
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

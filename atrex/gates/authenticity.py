@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from atrex.fallback.coverage import can_withhold, written_by_others
+from atrex.fallback.coverage import can_withhold, unaccounted, written_by_others
 from atrex.fallback.operations import permitted
 from atrex.gates.context import GateContext, Rejection
 from atrex.judge import CandidateFault
 from atrex.protocol import Call, InputSpec, LaunchReport
+
+_MOST_UNACCOUNTED = 0.5  # of a call's time on a CPU; on a GPU every kernel is seen
 
 
 def run(ctx: GateContext) -> None:
@@ -39,6 +41,9 @@ def _require_own_results(ctx: GateContext, spec: InputSpec, plain: dict[str, Ten
     others = written_by_others(ctx.session, spec, plain, ctx.inputs(spec))
     if others:
         reason = f"its own kernels do not make {', '.join(others)}: the same bits come out without them"
+        raise Rejection(reason, ctx.witness(spec))
+    if ctx.session.engine.device == "cpu" and (share := unaccounted(ctx.session, spec)) > _MOST_UNACCOUNTED:
+        reason = f"{share:.0%} of a call's time is neither its own kernels' nor an operation's of PyTorch"
         raise Rejection(reason, ctx.witness(spec))
 
 

@@ -95,10 +95,22 @@ class TestErrors:
         with pytest.raises(cpp.CompileError, match=r"no function 'other'.*extern"):
             cpp.compile(FILL, {"other": []})
 
-    def test_undefined_symbol_fails_at_load_not_in_the_call(self) -> None:
+    def test_undefined_symbol_fails_when_it_is_linked_not_in_the_call(self) -> None:
         source = 'extern "C" void elsewhere(); extern "C" void here() { elsewhere(); }'
-        with pytest.raises(cpp.CompileError, match="undefined symbol: elsewhere"):
+        with pytest.raises(cpp.CompileError, match="undefined reference to `elsewhere'"):
             cpp.compile(source, {"here": []})
+
+    @pytest.mark.parametrize(
+        ("source", "flags", "said"),
+        [
+            ('#include <dlfcn.h>\nextern "C" void here() { dlopen("libm.so.6", 1); }', (), "uses dlopen"),
+            ('extern "C" void here() {}', ("-Wl,--no-as-needed", "-lresolv"), "links libresolv"),
+        ],
+    )
+    def test_code_of_others(self, cache: Path, source: str, flags: tuple[str, ...], said: str) -> None:
+        with pytest.raises(cpp.CompileError, match=f"{said}.*own code"):
+            cpp.compile(source, {"here": []}, flags)
+        assert list(cache.iterdir()) == []
 
     def test_no_compiler(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv("CXX", raising=False)
@@ -187,6 +199,23 @@ class TestAddressSanitizer:
         monkeypatch.setenv("ATREX_CXX_SANITIZE", "memory")
         with pytest.raises(EnvironmentProblem, match="ATREX_CXX_SANITIZE=memory"):
             cpp.compile(FILL, FUNCTIONS)
+
+    def test_nothing_is_left_out(self) -> None:
+        """An attribute would spare a function; that a comment or a string names it does not matter."""
+        spared = '#define QUIET no_sanitize("address")\n__attribute__((QUIET)) ' + FILL.lstrip()
+        named = '// no_sanitize\nstatic const char* name = "no_sanitize";\n' + FILL
+        done = run_sanitized(
+            f"""
+            from atrex.dsl import cpp
+            functions = {{"fill": [cpp.pointer, cpp.i64, cpp.f32]}}
+            cpp.compile({named!r}, functions)
+            try:
+                cpp.compile({spared!r}, functions)
+            except cpp.CompileError as error:
+                print(error)
+            """
+        )
+        assert "says no_sanitize: its accesses cannot be checked" in done.stdout, done.stderr
 
     @pytest.mark.slow
     @pytest.mark.parametrize(("elements", "clean"), [(16, True), (17, False)])
