@@ -28,7 +28,14 @@ DTYPES: dict[str, torch.dtype] = {
 CASE_DTYPE = "case"  # a tensor whose dtype each case names
 
 LayoutKind = Literal[
-    "contiguous", "row_stride", "odd_row_stride", "offset", "transposed", "expanded", "strided"
+    "contiguous",
+    "row_stride",
+    "odd_row_stride",
+    "inner_stride",  # of three axes and more: the last stays packed, what lies above it is apart
+    "offset",
+    "transposed",
+    "expanded",
+    "strided",
 ]
 Axis = str | int  # the name of a dimension, or a fixed extent
 

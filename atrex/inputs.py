@@ -308,20 +308,21 @@ def _strides(value: Tensor, layout: LayoutKind) -> tuple[tuple[int, ...], tuple[
         return shape, (step,) * value.ndim, max(1, value.numel() * step)
     if layout == "transposed" and value.ndim == 2:
         return shape, (1, max(1, shape[0])), max(1, value.numel())
-    inner = _packed(shape[1:], step)
-    row = step * math.prod(shape[1:])
+    apart = 64 if layout == "inner_stride" and value.ndim > 2 else 0
+    inner = _packed(shape[1:], step, apart)
+    row = inner[0] * max(1, shape[1])
     if layout == "expanded":
         return shape, (0, *inner), max(1, row)
     pitch = row + {"row_stride": 64, "odd_row_stride": 3}.get(layout, 0)
     return shape, (pitch, *inner), max(1, shape[0] * pitch)
 
 
-def _packed(shape: tuple[int, ...], step: int) -> tuple[int, ...]:
-    """Row-major strides whose last dimension has stride `step`."""
+def _packed(shape: tuple[int, ...], step: int, apart: int = 0) -> tuple[int, ...]:
+    """Row-major strides whose last dimension has stride `step`, and is followed by `apart` elements."""
     strides = list[int]()
     for extent in reversed(shape):
         strides.append(step)
-        step *= max(1, extent)
+        step = step * max(1, extent) + (0 if len(strides) > 1 else apart)
     return tuple(reversed(strides))
 
 

@@ -10,11 +10,9 @@ import dataclasses
 import os
 import secrets
 import shutil
-import tempfile
 import threading
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -28,7 +26,7 @@ from atrex.contract import InputTensor, OutputTensor
 from atrex.environment import compiler_caches, memory_limit, server_environment
 from atrex.errors import EnvironmentProblem
 from atrex.problem import Problem, load_problem
-from atrex.process import ForkServer, WorkerDied, WorkerProcess
+from atrex.process import ForkServer, WorkerDied, WorkerProcess, make_scratch
 from atrex.records import Device, FaultKind
 from atrex.sandbox import Limits, SandboxPolicy, scrubbed_environment
 from atrex.sanitizer import ComputeSanitizer, sanitizer_environment
@@ -104,7 +102,7 @@ class Engine:
         self.tool = tool
         self.timeouts = timeouts or Timeouts()
         self.memory_bytes = memory_bytes or memory_limit(device)
-        self.scratch = _scratch()
+        self.scratch = make_scratch()
         self._server: ForkServer | None = None
         self._starting = threading.Lock()
         self._cuda_works = False
@@ -295,6 +293,10 @@ class Session:
         """The end of what the worker printed."""
         return self._worker.log_tail() if self._worker else ""
 
+    def cpu_seconds(self) -> float:
+        """Processor time until now of the worker and all that it started."""
+        return self._worker.cpu_seconds() if self._worker else 0.0
+
     def close(self) -> None:
         """Kill the worker and all that it started."""
         if self._worker is not None:
@@ -380,15 +382,6 @@ class Session:
         except ImpossibleReport as error:
             raise self._broke(str(error)) from None
         return Outcome(report, outputs, inputs, held)
-
-
-def _scratch() -> Path:
-    """A directory for workers' own ones, with a TMPDIR for the fork server and compute-sanitizer."""
-    scratch = Path(tempfile.mkdtemp(prefix="atrex-"))
-    scratch.chmod(0o711)
-    (scratch / "tmp").mkdir()
-    (scratch / "tmp").chmod(0o1777)
-    return scratch
 
 
 def new_seed() -> int:

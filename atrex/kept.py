@@ -28,7 +28,7 @@ from typing import Any
 from torch import Tensor
 
 from atrex.gates.comparators import IllConditionedError
-from atrex.gates.context import form_problem
+from atrex.gates.form import form_problem
 from atrex.gates.outputs import judge_outputs
 from atrex.inputs import build_inputs, negations, touches, window_spec
 from atrex.judge import CandidateFault, Session

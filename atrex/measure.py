@@ -37,6 +37,8 @@ _LONE_SHARE = 0.6  # of the time of a pass by itself: who claims less of one amo
 _LONE_SLACK_US = 200.0  # by which the first pass after a wait may be late
 _SHORTEST = 2  # of some passes by themselves the second-shortest counts: others wait for a busy machine
 _LOOKED_AT = 3  # of them: of six, who leaves two out gets away with it once in five times
+_RESTLESS_SHARE = 0.25  # of others' turns, and at least _RESTLESS_S: threads wait for their next work awake
+_RESTLESS_S = 0.1
 Alone = Callable[[], AbstractContextManager[None]]  # entered while nothing else may use the device
 
 
@@ -87,6 +89,7 @@ class Contestant:
     samples: list[float] = field(default_factory=list)
     believed: list[bool] = field(default_factory=list)  # each round's claim, by the judge's clock
     lone: list[float] = field(default_factory=list)  # passes by themselves, by the judge's clock
+    own_s: float = 0.0  # processor time in its own turns
 
     @property
     def sets(self) -> int:
@@ -143,7 +146,8 @@ def measure_case(
     with alone():
         for contestant in contestants:
             contestant.kept.passes = _passes(contestant, rules)
-        _rounds(contestants, rules)
+        with _keeping_still(contestants if rules.hold and len(contestants) > 1 else ()):
+            _rounds(contestants, rules)
         extra = telemetry()
         for contestant in contestants:
             with blaming(contestant.session):
@@ -151,6 +155,20 @@ def measure_case(
     if rules.hold:
         _look_at([contestant.kept for contestant in contestants], alone)
     return [Timing(_latency(contestant, extra), tuple(contestant.rounds)) for contestant in contestants]
+
+
+@contextmanager
+def _keeping_still(contestants: Sequence[Contestant]) -> Iterator[None]:
+    """Blame who works while it is another's turn, which makes that one slow. Raises CandidateFault."""
+    before = [contestant.session.cpu_seconds() for contestant in contestants]
+    began = time.monotonic()
+    yield
+    others = (time.monotonic() - began) / 2  # about, and at least where there are two
+    for contestant, earlier in zip(contestants, before, strict=True):
+        outside = contestant.session.cpu_seconds() - earlier - contestant.own_s
+        if outside > max(_RESTLESS_S, _RESTLESS_SHARE * others):
+            text = f"worked for {outside:.2f} s while others were timed"
+            raise CandidateFault(FaultKind.EXITED, text, contestant.session.candidate.id)
 
 
 def _rounds(contestants: Sequence[Contestant], rules: Protocol) -> None:
@@ -162,12 +180,14 @@ def _rounds(contestants: Sequence[Contestant], rules: Protocol) -> None:
         if not _unfinished(contestants, rules, deadline):
             return
         for contestant in order:
+            before = contestant.session.cpu_seconds() if len(order) > 1 else 0.0
             with blaming(contestant.session):
                 if number < rules.min_rounds and rules.hold and contestant.method == "wall":
                     began = time.monotonic()
                     contestant.lone.append(contestant.kept.lone(look=number in looked_at))
                     deadline += time.monotonic() - began
                 _round(contestant)
+            contestant.own_s += contestant.session.cpu_seconds() - before if len(order) > 1 else 0.0
         order.reverse()  # so that neither always runs after the other
 
 

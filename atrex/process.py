@@ -13,10 +13,12 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -106,6 +108,13 @@ class WorkerProcess:
         """The last `n` bytes that the worker printed, of the first MiB."""
         text = self._read_log(n) if self._last_words is None else self._last_words[-n:]
         return text.decode(errors="replace")
+
+    def cpu_seconds(self) -> float:
+        """Processor time of everything that the worker started, its ended children included."""
+        if self._warden is None:
+            return 0.0
+        warden = Path(f"/proc/self/fdinfo/{self._warden}").read_text().partition("Pid:")[2].split()[0]
+        return sum(_ticks(pid) for pid in _descendants(warden)) / os.sysconf("SC_CLK_TCK")
 
     def kill(self) -> None:
         """Kill everything the worker ever started, and wait until it is gone."""
@@ -306,3 +315,30 @@ def _ended(descriptor: int, timeout: float) -> bool:
     poller = select.poll()
     poller.register(descriptor, select.POLLIN)
     return bool(poller.poll(timeout * 1000))
+
+
+def _descendants(pid: str) -> Iterator[str]:
+    """All processes below one, without a look at the others of the machine."""
+    with suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with suppress(OSError):
+                for child in Path(f"/proc/{pid}/task/{task}/children").read_text().split():
+                    yield child
+                    yield from _descendants(child)
+
+
+def _ticks(pid: str) -> int:
+    """Clock ticks of a process in user and kernel mode, and of its children that have ended."""
+    with suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return sum(int(field) for field in fields[11:15])
+    return 0
+
+
+def make_scratch() -> Path:
+    """A directory for workers' own ones, with a TMPDIR for the fork server and compute-sanitizer."""
+    scratch = Path(tempfile.mkdtemp(prefix="atrex-"))
+    scratch.chmod(0o711)
+    (scratch / "tmp").mkdir()
+    (scratch / "tmp").chmod(0o1777)
+    return scratch

@@ -235,6 +235,18 @@ class TestDishonest:
 
         assert "a timed call left out is" in accused(Liar(), FaultKind.WRONG)
 
+    def test_one_that_works_in_the_turns_of_others(self) -> None:
+        """All the time, which only those who are timed should spend."""
+
+        class Liar(Honest):
+            def cpu_seconds(self) -> float:
+                return time.monotonic()
+
+        rival, liar = Honest(sleep=4 * SLEEP_S), Liar()
+        with pytest.raises(CandidateFault, match="while others were timed") as raised:
+            measure(rival, liar, rules=replace(RULES, case_seconds=1.0))
+        assert raised.value.candidate == liar.candidate.id
+
     def test_no_result(self) -> None:
         class Liar(Honest):
             def keep(self, wanted: protocol.Keep, nbytes: int) -> Outcome:

@@ -19,11 +19,12 @@ from atrex.gates.comparators import (
     class_mismatch,
     error_bound,
 )
+from atrex.gates.form import form_problem
 from atrex.gates.outputs import judge_outputs, keep_worst
 from atrex.inputs import as_contiguous, build_inputs, tile_rows_for, window_spec
 from atrex.judge import CandidateFault, Outcome, Session
 from atrex.problem import Expected, Problem
-from atrex.protocol import Call, CallReport, InputSpec
+from atrex.protocol import Call, InputSpec
 from atrex.records import Case, FaultKind, Scalar, Shape, Status, Witness
 
 Level = Literal["screen", "full"]
@@ -354,27 +355,6 @@ class GateContext:
         where = f"{what}: " if what else ""
         inputs = f" on {spec.label()}" if spec.label() else ""
         return Rejection(f"{where}{output} {mismatch.what}{inputs}", self.witness(spec, output, mismatch))
-
-
-def form_problem(problem: Problem, spec: InputSpec, report: CallReport) -> str:
-    """What is wrong with the structure, types and shapes that came back; empty if nothing is."""
-    if report.structure != problem.spec.returns:
-        return f"returned a {report.structure}, declared is a {problem.spec.returns}"
-    names = tuple(output.name for output in report.outputs)
-    if names != tuple(problem.spec.outputs):
-        return f"returned outputs {names}, declared are {tuple(problem.spec.outputs)}"
-    for output in report.outputs:
-        declared = problem.spec.outputs[output.name]
-        shape = problem.tensor_shape(declared, spec.shape)
-        dtype = str(problem.tensor_dtype(declared, spec.shape)).removeprefix("torch.")
-        if output.python_type != "torch.Tensor":
-            return f"{output.name} is a {output.python_type}, not a plain torch.Tensor"
-        fits = output.shape == shape
-        if declared.bounded and len(output.shape) == len(shape):
-            fits = output.shape[0] <= shape[0] and output.shape[1:] == shape[1:]
-        if not fits or output.dtype != dtype:
-            return f"{output.name} is {output.dtype}{list(output.shape)}, declared is {dtype}{list(shape)}"
-    return ""
 
 
 def nearest_legal(legal: DimSpec, extent: int) -> int:

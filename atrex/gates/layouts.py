@@ -14,18 +14,37 @@ def run(ctx: GateContext) -> None:
     """Each input in each layout, in every bucket, and at an odd shape."""
     layouts = ctx.problem.contract.layouts
     refused = set[str]()
-    for shape in (*ctx.representatives(), *ctx.odd_shapes()[1:3]):
-        for name, declared in ctx.problem.spec.inputs.items():
+    few = [*ctx.representatives(), *ctx.odd_shapes()[1:3]]
+    for name, declared in ctx.problem.spec.inputs.items():
+        for shape in (*few, *_with_rows(ctx, declared, few)):
+            if declared.optional and name not in ctx.inputs(ctx.spec(shape, source=ctx.rich_source)):
+                continue
             for kind in (*layouts.must, *layouts.may_refuse):
                 if _applies(declared, kind):
                     _check(ctx, shape, name, kind, refused)
     ctx.metrics["refused"] = ", ".join(sorted(refused)) or "none"
 
 
+def _with_rows(ctx: GateContext, declared: InputTensor, few: list[Shape]) -> list[Shape]:
+    """An odd shape in which this input has a second row, if it has none in any of these.
+
+    Of a single row the stride says nothing.
+    """
+
+    def tells(shape: Shape) -> bool:
+        return ctx.problem.tensor_shape(declared, shape)[:1] > (1,) and ctx.problem.elements(shape) > 0
+
+    if any(tells(shape) for shape in few):
+        return []
+    return sorted(filter(tells, ctx.odd_shapes()), key=ctx.problem.elements)[:1]
+
+
 def _applies(declared: InputTensor, kind: LayoutKind) -> bool:
-    """Vectors have no rows to pad; equal rows of integers are outside most domains."""
-    if declared.optional or (kind == "expanded" and declared.role in ("index", "lengths")):
+    """Vectors have no rows to pad, matrices none inside; equal rows of integers are outside most domains."""
+    if kind == "expanded" and declared.role in ("index", "lengths"):
         return False
+    if kind == "inner_stride":
+        return len(declared.shape) > 2
     return len(declared.shape) > 1 or kind in ("offset", "strided")
 
 

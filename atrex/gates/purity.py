@@ -8,6 +8,7 @@ from torch import Tensor
 
 from atrex.gates.comparators import bit_mismatch
 from atrex.gates.context import GateContext, Rejection
+from atrex.gates.shapes import widest_of
 from atrex.inputs import build_inputs, negations, touches
 from atrex.judge import Outcome
 from atrex.protocol import SPECIALS, Call, Edit, InputSpec
@@ -49,6 +50,8 @@ def run(ctx: GateContext) -> None:
         if not ctx.windowed(shape):
             _with_specials(ctx, shape)
             touched.append(_after_a_touch(ctx, a))
+    wide = ctx.spec(widest_of(ctx, ctx.odd_shapes()), source=ctx.rich_source)
+    _untouched(ctx, wide, ctx.call(wide, deliver_inputs=True))
     ctx.session.close()  # what a module remembers goes with its process
     for spec, outputs in touched:
         ctx.require_same_bits(spec, outputs, ctx.call(spec).outputs, "one element changed in place")

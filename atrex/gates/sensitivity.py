@@ -19,7 +19,7 @@ def run(ctx: GateContext) -> None:
     for shape in ctx.representatives():
         for name in ctx.problem.probes.get("sensitivity", {}):
             ctx.check(shape, name, source=name)
-        for init in _init_values(ctx):
+        for init in init_values(ctx):
             ctx.check(ctx.problem.with_init(shape, **init), f"init {init}", source=ctx.rich_source)
         if ctx.plan.level == "screen" and ctx.problem.elements(shape) > ctx.plan.judged_elements:
             continue  # moving whole large tensors is left to the full level
@@ -30,7 +30,7 @@ def run(ctx: GateContext) -> None:
                 _power_of_two(ctx, shape, relation)
 
 
-def _init_values(ctx: GateContext) -> list[dict[str, InitValue]]:
+def init_values(ctx: GateContext) -> list[dict[str, InitValue]]:
     """Constructor values at both ends of their domain and between; every choice and both truths."""
     values = list[dict[str, InitValue]]()
     for name, spec in ctx.problem.spec.init.items():

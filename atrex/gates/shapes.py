@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 import psutil
 import torch
 
 from atrex.gates.context import GateContext, nearest_legal
+from atrex.gates.sensitivity import init_values
 from atrex.records import Shape
+
+Choice = TypeVar("Choice")
 
 # 1, primes, powers of two and their neighbours, multiples of three tiles and one more.
 _EXTENTS = (1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 33, 63, 65, 100, 127, 129, 255, 257, 384, 500, 511, 513, 769)
@@ -37,14 +41,28 @@ def run(ctx: GateContext) -> None:
 
 
 def _directed(ctx: GateContext, shapes: Sequence[Shape]) -> None:
-    """All directed inputs at the widest shape: beyond production a kernel may take a path of its own."""
+    """All directed inputs at the widest shape: beyond production a kernel may take a path of its own.
+
+    So it may be one that ignores a constructor's argument, or works in the memory of its inputs.
+    """
+    problem, widest = ctx.problem, widest_of(ctx, shapes)
+    for init in _some(ctx, init_values(ctx)):
+        shape = problem.with_init(widest, **init)
+        ctx.check(shape, f"init {init} off the production grid", source=ctx.rich_source)
+    for name in _some(ctx, list(problem.probes.get("sensitivity", {}))):
+        ctx.check(widest, f"{name} off the production grid", source=name)
+
+
+def _some(ctx: GateContext, choices: list[Choice]) -> list[Choice]:
+    """All of them at the full level, else one."""
+    return choices if ctx.plan.level == "full" else ctx.dice.sample(choices, min(1, len(choices)))
+
+
+def widest_of(ctx: GateContext, shapes: Sequence[Shape]) -> Shape:
+    """The shape of the longest rows, with three of them; without independent rows the largest."""
     problem, rows = ctx.problem, ctx.problem.rows
     widest = max(shapes, key=problem.elements if rows is None else problem.width)
-    if rows is not None:
-        widest = problem.resize(widest, **{rows: ctx.fit_rows(widest, 3)})
-    names = list(problem.probes.get("sensitivity", {}))
-    for name in names if ctx.plan.level == "full" else ctx.dice.sample(names, min(1, len(names))):
-        ctx.check(widest, f"{name} off the production grid", source=name)
+    return widest if rows is None else problem.resize(widest, **{rows: ctx.fit_rows(widest, 3)})
 
 
 def _sweep(ctx: GateContext) -> Iterator[Shape]:

@@ -123,6 +123,7 @@ ODD = (
     _case([5, 300, 5], 1, 256),
     _case([1025], 1, 16),
     _case([130, 70], 2, 248),
+    _case([[2, 300], [1, 5]], 1, 8),  # more sequences than a tile of them
 )
 
 

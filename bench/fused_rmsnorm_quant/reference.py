@@ -145,6 +145,15 @@ def tiny_inputs(draw: Draw) -> dict[str, Tensor]:
     return {"x": x.to(torch.bfloat16), "residual": residual.to(torch.bfloat16), "weight": weight}
 
 
+def faint_rows(draw: Draw) -> dict[str, Tensor]:
+    """Rows of 2^-100 to 2^-20, far below eps: their results are as faint, and their scales must be, too."""
+    rows, hidden = _extent(draw)
+    exponent = torch.linspace(-100, -20, max(rows, 1), device=draw.device)[:rows, None]
+    x, residual = (draw.normal((rows, hidden), 1.0, torch.float32) * torch.exp2(exponent) for _ in range(2))
+    weight = draw.normal((hidden,), 0.5, torch.bfloat16) + 1
+    return {"x": x.to(torch.bfloat16), "residual": residual.to(torch.bfloat16), "weight": weight}
+
+
 def cancelled_rows(draw: Draw) -> dict[str, Tensor]:
     """residual = -x but for a small rest in two rows of three; where nothing is left the scale is 1."""
     rows, hidden = _extent(draw)
@@ -201,6 +210,7 @@ PROBES = {
     "sensitivity": {
         "wide_parameters": wide_parameters,
         "tiny_inputs": tiny_inputs,
+        "faint_rows": faint_rows,
         "cancelled_rows": cancelled_rows,
         "lost_bits": lost_bits,
         "one_outlier": one_outlier,

@@ -100,6 +100,13 @@ def long_memory(draw: Draw) -> dict[str, Tensor]:
     return {**inputs, **changed, "v": 1 + inputs["v"].abs() / 4}
 
 
+def fresh(draw: Draw) -> dict[str, Tensor]:
+    """States of zero, as of a new sequence, and b from -16 to -4: all there is comes from a small beta."""
+    inputs = _short_keys(draw)
+    b = (draw.uniform(inputs["b"].shape) * 12 - 16).to(torch.bfloat16)
+    return {**inputs, "b": b, "initial_state": torch.zeros_like(inputs["initial_state"])}
+
+
 def one_key(draw: Draw) -> dict[str, Tensor]:
     """One key for all tokens of a head, of one sign, and q as it: S is a running mean of v."""
     inputs = long_memory(draw)
@@ -115,5 +122,6 @@ PROBES = {
         "gates_apart": gates_apart,
         "short_vectors": short_vectors,
         "uneven_heads": uneven_heads,
+        "fresh": fresh,
     },
 }

@@ -138,6 +138,7 @@ ODD: tuple[tuple[Init, Input], ...] = (
     _case(2, 4097, True, "swish"),
     _case(1, 12289, False),
     _case(2, 32768),
+    _case(2, 12289, True, "sigmoid"),
     _case(0, 128),
     _case(0, 1, False, "sigmoid"),
 )

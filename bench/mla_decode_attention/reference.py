@@ -141,6 +141,7 @@ ODD = (
     _case([2, 3, 5, 7, 11, 13, 17, 19, 23, 29], 1, 512, 64),
     _case([100, 100], 15, 576, 64),
     _case([64, 128, 192], 32, 128, 64),  # every last tile full
+    _case([[2, 300], [1, 5]], 1, 16, 8),  # more sequences than a tile of them
 )
 
 

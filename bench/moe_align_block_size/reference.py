@@ -125,6 +125,9 @@ ODD = (
     _odd(1023, 10, 512, 256),
     _odd(2049, 2, 8, 128),
     _odd(4099, 1, 64, 48),
+    _odd(521, 64, 1, 1),  # more ids of one expert, and blocks, than 16 bits count
+    _odd(40, 64, 300, 8),
+    _odd(5, 2, 4099, 16),  # more experts than one block scans
 )
 
 

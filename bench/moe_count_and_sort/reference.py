@@ -82,6 +82,8 @@ ODD = (
     _odd(1023, 10, 512, 256),
     _odd(2049, 2, 8),
     _odd(4099, 1, 64),
+    _odd(40, 64, 300),
+    _odd(5, 2, 4099),  # more experts than one block scans
 )
 
 

@@ -171,6 +171,9 @@ ODD = (
     _odd(129, (1, 1), (64, 32), (16, 0, 0), "neox interleaved"),
     _odd(100, (9, 3), (100, 26), (5, 4, 4), "neox interleaved"),
     _odd(257, (2, 1), (128, 128), (62, 1, 1), "neox interleaved"),
+    _odd(9, (2, 1), (64, 64), (8, 16, 8), "neox interleaved"),  # each axis ends where no other one does
+    _odd(11, (2, 1), (64, 64), (8, 8, 16), "interleaved"),
+    _odd(3, (1, 1), (512, 512), (100, 80, 76), "neox"),
     _odd(19, (28, 4), (128, 128), (16, 24, 24), "neox"),
     _odd(3, (129, 17), (64, 64), (1, 30, 1), "neox"),
     _odd(1025, (1, 1), (16, 16), (2, 3, 3), "interleaved"),

@@ -205,6 +205,9 @@ ODD = (
     _case([1025], (3, 1), 16),
     _case([1023, 1, 1, 1], (4, 4), 24, 8),
     _case([2049], (8, 1), 64, 16, "fp16"),
+    _case([33, 5], (71, 1), 64),  # as many query heads to a key head as Falcon has
+    _case([130, 1], (3, 1), 32, 544),  # pages of a hybrid model
+    _case([[3, 300]], (1, 1), 8, 8),
 )
 
 

@@ -228,6 +228,9 @@ ODD = (
     _case([40, 40, 1, 97], (10, 1), 128, query_lens=[40, 1, 1, 97]),
     _case([200, 65, 65, 0, 31, 31], (6, 2), 80, query_lens=[1, 65, 1, 0, 31, 1], spare_columns=2),
     _case([3, 260, 3, 129], (28, 4), 24, 8, query_lens=[3, 1, 1, 129]),
+    _case([33, 2], (71, 1), 32, query_lens=[1, 2]),  # as many query heads to a key head as Falcon has
+    _case([600, 130], (3, 1), 16, 544, query_lens=[1, 130]),  # pages of a hybrid model
+    _case([300], (2, 1), 16, 256),
 )
 
 

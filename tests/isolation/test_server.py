@@ -188,3 +188,12 @@ def test_as_an_ordinary_user(scratch: Path, tmp_path: Path) -> None:
         with server.spawn("hostile:serve", policy(scratch)) as worker, pytest.raises(WorkerDied) as caught:
             worker.request({"do": "allocate_unmapped"}, timeout=15)
         assert caught.value.kind is FaultKind.OUT_OF_MEMORY
+
+
+def test_processor_time_of_a_worker(light: ForkServer, scratch: Path) -> None:
+    """What it and its children spend is read from outside, whether they have ended or not."""
+    with light.spawn("hostile:serve", policy(scratch)) as worker:
+        worker.request({"do": "ping"}, timeout=5)
+        idle = worker.cpu_seconds()
+        worker.request({"do": "busy_child", "seconds": 0.5}, timeout=20)
+        assert worker.cpu_seconds() > idle + 0.3
