@@ -39,6 +39,7 @@ _NAMES = {str(dtype).removeprefix("torch."): name for name, dtype in DTYPES.item
 _LAYOUTS: tuple[LayoutKind, ...] = (
     "row_stride",
     "odd_row_stride",
+    "inner_stride",
     "offset",
     "transposed",
     "expanded",
