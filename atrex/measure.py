@@ -33,7 +33,7 @@ _CLOCK_SLACK_US = 2000.0  # what a request costs the judge's clock besides the c
 _MOST_PASSES = 1024
 _FAMILIAR_SHARE = 0.6  # of the time for new inputs: less for known ones is a memory
 _TIMES_FAMILIAR = 2  # in a row before that is said
-_LONE_SHARE = 0.6  # of the time of a pass by itself: who claims less of one among others leaves some out
+_LONE_SHARE = 0.5  # of the time of a pass by itself: who claims less of one among others leaves some out
 _LONE_SLACK_US = 200.0  # by which the first pass after a wait may be late
 _SHORTEST = 2  # of some passes by themselves the second-shortest counts: others wait for a busy machine
 _LOOKED_AT = 3  # of them: of six, who leaves two out gets away with it once in five times
@@ -219,8 +219,8 @@ def _hold(contestant: Contestant, rules: Protocol, floor_us: float) -> None:
         if (told := _told_share(contestant, rules)) < _CLAIM_SHARE:
             text = f"claims {told:.0%} of the time that longer rounds take on the judge's clock"
             raise CandidateFault(FaultKind.EXITED, text)
-        lone = sorted(contestant.lone)[:_SHORTEST][-1] / contestant.sets
-        if (said := statistics.median(contestant.rounds)) < _LONE_SHARE * (lone - _LONE_SLACK_US):
+        lone = (sorted(contestant.lone)[:_SHORTEST][-1] - _LONE_SLACK_US) / contestant.sets
+        if (said := statistics.median(contestant.rounds)) < _LONE_SHARE * lone:
             text = f"claims {said:.0f} us a call, which takes {lone:.0f} us where none can be left out"
             raise CandidateFault(FaultKind.EXITED, text)
     elif claimed < _CLAIM_SHARE * (seen := _warm_call_us(contestant, rules)):
