@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from atrex.faults import classify
 from atrex.records import FaultKind
-from atrex.worker import classify
 
 
 @pytest.mark.parametrize("error", [NotImplementedError, TypeError, ValueError, AssertionError])
