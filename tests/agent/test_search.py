@@ -174,6 +174,7 @@ def unlucky(synthetic: Any, seed: int = 0) -> Any:
     return synthetic.World(lab, (synthetic.TRAPPED,))
 
 
+@pytest.mark.slow
 def test_dropout_gets_over_a_misjudgement_that_holds_the_search_without_it(synthetic: Any) -> None:
     """Same seeds, same budget. What is remembered as slow is never timed again (next best: 1.25), until it is
     forgotten; 5 of 5 seeds reached 1.0 in all buckets when this was written."""
