@@ -37,8 +37,8 @@ _LONE_SHARE = 0.5  # of the time of a pass by itself: who claims less of one amo
 _LONE_SLACK_US = 200.0  # by which the first pass after a wait may be late
 _SHORTEST = 2  # of some passes by themselves the second-shortest counts: others wait for a busy machine
 _LOOKED_AT = 3  # of them: of six, who leaves two out gets away with it once in five times
-_RESTLESS_SHARE = 0.25  # of others' turns, and at least _RESTLESS_S: threads wait for their next work awake
-_RESTLESS_S = 0.1
+_RESTLESS_SHARE = 0.25  # of others' turns, and for each own one before:
+_RESTLESS_S = 0.01  # OpenMP's threads wait for their next work awake, some milliseconds
 Alone = Callable[[], AbstractContextManager[None]]  # entered while nothing else may use the device
 
 
@@ -90,6 +90,7 @@ class Contestant:
     believed: list[bool] = field(default_factory=list)  # each round's claim, by the judge's clock
     lone: list[float] = field(default_factory=list)  # passes by themselves, by the judge's clock
     own_s: float = 0.0  # processor time in its own turns
+    turns_s: float = 0.0  # how long these were
 
     @property
     def sets(self) -> int:
@@ -163,10 +164,11 @@ def _keeping_still(contestants: Sequence[Contestant]) -> Iterator[None]:
     before = [contestant.session.cpu_seconds() for contestant in contestants]
     began = time.monotonic()
     yield
-    others = (time.monotonic() - began) / 2  # about, and at least where there are two
+    whole = time.monotonic() - began
     for contestant, earlier in zip(contestants, before, strict=True):
         outside = contestant.session.cpu_seconds() - earlier - contestant.own_s
-        if outside > max(_RESTLESS_S, _RESTLESS_SHARE * others):
+        spinning = _RESTLESS_S * len(contestant.rounds)
+        if outside > spinning + _RESTLESS_SHARE * (whole - contestant.turns_s):
             text = f"worked for {outside:.2f} s while others were timed"
             raise CandidateFault(FaultKind.EXITED, text, contestant.session.candidate.id)
 
@@ -180,13 +182,14 @@ def _rounds(contestants: Sequence[Contestant], rules: Protocol) -> None:
         if not _unfinished(contestants, rules, deadline):
             return
         for contestant in order:
-            before = contestant.session.cpu_seconds() if len(order) > 1 else 0.0
+            before, turn = contestant.session.cpu_seconds() if len(order) > 1 else 0.0, time.monotonic()
             with blaming(contestant.session):
                 if number < rules.min_rounds and rules.hold and contestant.method == "wall":
                     began = time.monotonic()
                     contestant.lone.append(contestant.kept.lone(look=number in looked_at))
                     deadline += time.monotonic() - began
                 _round(contestant)
+            contestant.turns_s += time.monotonic() - turn
             contestant.own_s += contestant.session.cpu_seconds() - before if len(order) > 1 else 0.0
         order.reverse()  # so that neither always runs after the other
 
