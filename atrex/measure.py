@@ -223,7 +223,8 @@ def _hold(contestant: Contestant, rules: Protocol, floor_us: float) -> None:
             text = f"claims {told:.0%} of the time that longer rounds take on the judge's clock"
             raise CandidateFault(FaultKind.EXITED, text)
         lone = (sorted(contestant.lone)[:_SHORTEST][-1] - _LONE_SLACK_US) / contestant.sets
-        if (said := statistics.median(contestant.rounds)) < _LONE_SHARE * lone:
+        enough = len(contestant.lone) > 2 * _SHORTEST  # else a busy moment may have been all there was
+        if enough and (said := statistics.median(contestant.rounds)) < _LONE_SHARE * lone:
             text = f"claims {said:.0f} us a call, which takes {lone:.0f} us where none can be left out"
             raise CandidateFault(FaultKind.EXITED, text)
     elif claimed < _CLAIM_SHARE * (seen := _warm_call_us(contestant, rules)):
