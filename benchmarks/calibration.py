@@ -296,7 +296,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=get_args(Device), default="cpu")
     parser.add_argument("--op", action="append", type=resolve_operator, help="only this operator; repeatable")
     parser.add_argument("--only", choices=("mutants", "honest"), help="half of the set")
-    parser.add_argument("--match", default="", help="only the specimens whose name contains this")
+    parser.add_argument("--match", action="append", help="only names that contain this; repeatable")
     parser.add_argument("--level", choices=get_args(Level), default="full", help="of honest kernels' gates")
     parser.add_argument("--named-only", action="store_true", help="of a mutant's gates only the one it names")
     parser.add_argument("--jobs", type=int, default=1, help="specimens examined at a time")
@@ -304,8 +304,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     chosen = [] if options.only == "honest" else mutants()
     chosen += [] if options.only == "mutants" else honest_kernels()
-    chosen = [s for s in chosen if s.runs_on(options.device) and options.match in s.name]
-    chosen = [s for s in chosen if not options.op or s.operator in options.op]
+    chosen = [s for s in chosen if s.runs_on(options.device) and (not options.op or s.operator in options.op)]
+    chosen = [s for s in chosen if any(part in s.name for part in options.match or ("",))]
     require_some(chosen)
     command = called(__file__, arguments)
     found: list[Finding] = []

@@ -351,6 +351,21 @@ class TestClasses:
         kept = class_mismatch(self._one(got), self._one(-0.0), nothing, allowed)
         assert (kept is None) == (str(got) == "-0.0")
 
+    @pytest.mark.parametrize("got", [0.0, -0.0, 2.0**-133, -(2.0**-133)])
+    def test_what_is_left_of_terms_that_cancel_follows_from_their_order(self, got: float) -> None:
+        """big + small - big is small or nothing; what has no terms but zeros is nothing."""
+        none = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+        allowed, cancel = torch.full_like(none, 1e-3), torch.ones_like(none)
+        assert class_mismatch(self._one(got), self._one(0.0), none, allowed, cancel) is None
+        kept = class_mismatch(self._one(got), self._one(0.0), none, allowed, torch.zeros_like(none))
+        assert (kept is None) == (str(got) == "0.0")
+
+    @pytest.mark.parametrize("got", [NAN, INF, 2.0])
+    def test_terms_that_cancel_leave_no_more_than_the_bound(self, got: float) -> None:
+        none = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+        allowed, cancel = torch.full_like(none, 1e-3), torch.ones_like(none)
+        assert class_mismatch(self._one(got), self._one(0.0), none, allowed, cancel) is not None
+
     @pytest.mark.parametrize("got", [NAN, INF, -INF])
     def test_a_value_near_zero_must_stay_a_number(self, got: float) -> None:
         tiny = torch.tensor([[1.0, -1e-60]], dtype=torch.float64)

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from atrex import gpu_memory
 from atrex.candidate import load_candidate
+from atrex.gates import shapes
 from atrex.gates.context import GateContext, Rejection, make_plan
+from atrex.gates.purity import _same_elsewhere
 from atrex.judge import Engine
 from atrex.protocol import Edit, InputSpec, SpecialName
 from atrex.records import Shape, Status, Verdict
@@ -112,6 +114,51 @@ def test_memory_that_others_hold_is_not_the_candidate_s_fault(engine: type[Engin
         verdict = _interface(made)
     assert verdict.status is status
     assert ("harness: others leave 3 MiB; out of memory" in verdict.reason) == (status is Status.ERROR)
+
+
+LIMITED = """        if x.numel() > {most}:
+            raise MemoryError("no room for so many")
+        if x.stride(-1) != 1:"""
+
+
+@pytest.mark.parametrize(("most", "judged"), [(9 << 20, 1), (5 << 20, 2), (3 << 20, 4), (1 << 20, None)])
+def test_a_kernel_without_room_for_so_many_rows_is_asked_for_fewer(
+    most: int, judged: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shapes, "_HUGE", 8 << 20)
+    source = (ROOT / "tests/honest/rms_norm/cpp/scalar.py").read_text()
+    kernel = tmp_path / "limited.py"
+    kernel.write_text(source.replace("        if x.stride(-1) != 1:", LIMITED.format(most=most)))
+    candidate, cases = load_candidate(kernel, "rms_norm"), load_workload().cases("rms_norm")
+    with Engine("cpu") as engine, engine.session(candidate) as session:
+        ctx = gate_context("shapes", session, cases, "full", 1, "", lambda: session)
+        if judged is None:
+            with pytest.raises(Rejection, match="out of memory: MemoryError: no room for so many"):
+                shapes._huge(ctx)
+            return
+        shapes._huge(ctx)
+    said = str(ctx.metrics["huge"])
+    assert int(said.split()[0]) >= (8 << 20) // judged
+    assert ("out of memory at" in said) == (judged > 1)
+
+
+@pytest.mark.parametrize("remembered", [False, True])
+def test_another_process_may_round_otherwise(remembered: bool) -> None:
+    """As where an autotuner chose another block by timing. What is remembered is wrong, and not rounded."""
+    kernel = load_candidate(ROOT / "tests/honest/rms_norm/cpp/scalar.py", "rms_norm")
+    with Engine("cpu") as engine, engine.session(kernel) as session:
+        cases = load_workload().cases("rms_norm")
+        ctx = gate_context("purity", session, cases, "full", 1, "", lambda: session)
+        spec = ctx.spec(ctx.smallest())
+        got = ctx.call(spec).outputs
+        elsewhere = {"out": got["out"].clone()}
+        elsewhere["out"].view(torch.int16)[0, 0] += 1  # the next bf16
+        if not remembered:
+            _same_elsewhere(ctx, spec, got, elsewhere, "here")
+            return
+        got["out"][0, 1] *= 1.5
+        with pytest.raises(Rejection, match="here: out error"):
+            _same_elsewhere(ctx, spec, got, elsewhere, "here")
 
 
 @pytest.mark.gpu

@@ -85,18 +85,22 @@ def class_mismatch(
     eager: Tensor,
     oracle: Tensor,
     allowed: Tensor | None = None,
+    terms: Tensor | None = None,
     *,
     signed_zeros: bool = True,
 ) -> Mismatch | None:
     """Where NaN, +Inf, -Inf or the sign of a zero differs though eager and oracle agree on it.
 
     Where `allowed` bounds the error, a value that is not zero but may be rounded to it may also stay above it
-    or come out with the other sign: that follows from the order of a sum.
+    or come out with the other sign: that follows from the order of a sum. So does what is left where the
+    `terms` (the sum of their magnitudes) of a zero are none: big + small - big.
     """
     expected, found, usual = (_classes(one, signed_zeros) for one in (oracle.to(eager.dtype), got, eager))
     wrong = (found != expected) & (usual == expected)
     if allowed is not None:
         near_zero = (oracle != 0) & (oracle.abs() <= allowed)
+        if terms is not None:
+            near_zero |= (oracle == 0) & (terms > 0) & (got.double().abs() <= allowed)
         wrong &= ~(near_zero & _is_number(found) & _is_number(expected))
     # A finite non-zero value may be any finite value here: its size is the accuracy bound's business.
     if not bool(wrong.any()):
@@ -202,7 +206,7 @@ class _Tally:
             exact = f"{float(value[at]):.9g}"
             self.worst_element = Mismatch((start + at,), exact, _show(got, (at,)), what, {})
         if self.lost_special is None and (
-            lost := class_mismatch(got, eager, value, allowed, signed_zeros=self.signed_zeros)
+            lost := class_mismatch(got, eager, value, allowed, expected.terms, signed_zeros=self.signed_zeros)
         ):
             self.lost_special = replace(lost, index=(start + lost.index[0],))
 

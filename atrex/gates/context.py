@@ -287,8 +287,8 @@ class GateContext:
             if not got.is_floating_point() or name not in oracle or got.shape != eager[name].shape:
                 continue
             leeway = self._leeway(name, spec.shape, oracle[name], got.dtype)
-            value = oracle[name].value
-            if mismatch := class_mismatch(got, eager[name], value, leeway, signed_zeros=signed):
+            value, terms = oracle[name].value, oracle[name].terms
+            if mismatch := class_mismatch(got, eager[name], value, leeway, terms, signed_zeros=signed):
                 raise self.mismatch(spec, name, mismatch, what)
 
     def _leeway(self, name: str, shape: Shape, expected: Expected, dtype: torch.dtype) -> Tensor | None:

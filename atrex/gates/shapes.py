@@ -8,9 +8,9 @@ from typing import TypeVar
 import psutil
 import torch
 
-from atrex.gates.context import GateContext, nearest_legal
+from atrex.gates.context import GateContext, Rejection, nearest_legal
 from atrex.gates.sensitivity import init_values
-from atrex.records import Shape
+from atrex.records import FaultKind, Shape
 
 Choice = TypeVar("Choice")
 
@@ -110,7 +110,11 @@ def _row_counts(ctx: GateContext) -> Iterator[Shape]:
 
 
 def _huge(ctx: GateContext) -> None:
-    """More than 2^31 elements: an offset computed in 32 bits goes astray."""
+    """More than 2^31 elements: an offset computed in 32 bits goes astray.
+
+    A candidate whose own buffers are too large for a worker there says so aloud; it is asked for fewer rows,
+    of which such buffers still have elements enough.
+    """
     problem, rows = ctx.problem, ctx.problem.rows
     if rows is None:
         return
@@ -124,10 +128,22 @@ def _huge(ctx: GateContext) -> None:
     if _free_bytes(ctx) < needed:
         ctx.metrics["huge"] = f"not run: needs {needed >> 30} GiB of free memory"
         return
+    for fewer in (count, count // 2, count // 4):
+        try:
+            _very_many(ctx, problem.resize(shape, **{rows: fewer}), width)
+        except Rejection as rejection:
+            if rejection.fault is not FaultKind.OUT_OF_MEMORY or fewer == count // 4:
+                raise
+        else:
+            less = "" if fewer == count else f"; out of memory at {count * width}"
+            ctx.metrics["huge"] = f"{fewer * width} elements{less}"
+            return
+
+
+def _very_many(ctx: GateContext, shape: Shape, width: int) -> None:
     spec = ctx.spec(shape, source=ctx.rich_source)
     for part, outputs in ctx.windows(spec, extra=(_HUGE // width, _HUGE // width // 2)):
-        ctx.require_accurate(part, outputs, f"{count} rows, more than 2^31 elements")
-    ctx.metrics["huge"] = f"{count * width} elements"
+        ctx.require_accurate(part, outputs, f"{shape.dims[str(ctx.problem.rows)]} rows")
 
 
 def _free_bytes(ctx: GateContext) -> int:
