@@ -68,16 +68,7 @@ def detect_dsl(source: str) -> Dsl:
 
     A file that does not parse is called ``torch``: the worker will report why it fails.
     """
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return "torch"
-    modules = set[str]()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            modules |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            modules |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    modules = imported(source)
     if any("gluon" in name for name in modules):
         return "gluon"
     if any(name.split(".")[0] == "triton" for name in modules):
@@ -86,3 +77,18 @@ def detect_dsl(source: str) -> Dsl:
         if f"atrex.dsl.{dsl}" in modules:
             return dsl  # type: ignore[no-any-return]
     return "torch"
+
+
+def imported(source: str) -> set[str]:
+    """Full names of what a file's import statements name; nothing if it does not parse."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return set()
+    modules = set[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            modules |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return modules

@@ -85,6 +85,7 @@ class Call(Record):
     disturb: int | None = None  # seed: perturb the allocator, and run load beside the call
     side_stream: bool = False  # CUDA: call on another stream, and read without device synchronisation
     withhold: bool = False  # the candidate's own kernels do nothing: what comes out was written by others
+    account: bool = False  # time PyTorch's operations, under a dispatch mode by which a candidate can tell
     deliver: bool = True  # send the outputs at once; otherwise they wait for `Fetch`
     deliver_inputs: bool = False  # send the inputs as they are after the call
     hold: bool = False  # the outputs live on, and are sent as they are after the last call of the `Run`
@@ -193,7 +194,7 @@ class CallReport(Record):
     inputs: tuple[TensorReport, ...] = ()
     held: tuple[TensorReport, ...] = ()
     call_us: float = 0.0  # of the worker's clock
-    operations_us: float = 0.0  # of a call with withheld kernels: PyTorch's, on the thread that was called
+    operations_us: float = 0.0  # of a call that accounts: PyTorch's, on the thread that was called
     broken_guards: tuple[str, ...] = ()
     violations: tuple[str, ...] = ()
 

@@ -7,43 +7,52 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from atrex.candidate import imported
 from atrex.inputs import bits
 from atrex.judge import CandidateFault, Session
 from atrex.protocol import Call, InputSpec, LaunchReport
 from atrex.records import Device
 
+# What builds or launches CUDA kernels past Triton.
+_BUILDERS = ("torch.utils.cpp_extension", "cupy", "numba", "pycuda", "cuda", "ctypes", "cffi")
 _LOOKED_AT = 4096  # elements of an output that may be an input's copy
 _TIMED = 3
 _SHORT_US = 5000.0
 
 
-def can_withhold(launches: Sequence[LaunchReport], device: Device) -> bool:
+def can_withhold(launches: Sequence[LaunchReport], device: Device, source: str) -> bool:
     """Whether all of the candidate's own kernels that a traced call launched can be made to do nothing.
 
-    What was launched decides, never what the file says: a comment is enough to look like another language.
-    On a CPU all can, whatever a trace from the candidate's process may claim.
+    On a CPU all can, and on a GPU those of a file that imports nothing which builds others, whatever a trace
+    from the candidate's process may claim. Else what was launched decides, and never a comment.
     """
     own = [one for one in launches if one.origin == "own"]
-    return bool(own) and (device == "cpu" or all(one.stoppable for one in own))
+    builds = any(f"{name}.".startswith(f"{one}.") for name in imported(source) for one in _BUILDERS)
+    return bool(own) and (device == "cpu" or not builds or all(one.stoppable for one in own))
 
 
 def written_by_others(
-    session: Session, spec: InputSpec, plain: Mapping[str, Tensor], inputs: Mapping[str, Tensor]
+    session: Session, spec: InputSpec, inputs: Mapping[str, Tensor], before: Mapping[str, Tensor]
 ) -> tuple[str, ...]:
     """Names of the outputs that are the same without the candidate's own kernels, and no copy of an input.
 
-    Memory is poisoned, so that nothing right lies there by chance. A wrapper that cannot do without what its
-    kernels write says nothing.
+    The process must not have seen these inputs: the call without kernels comes first, so that nothing right
+    lies in memory by chance. An output that is what it was `before`, on other inputs, says nothing, nor does
+    a wrapper that cannot do without what its kernels write.
     """
     call = Call(inputs=spec, poison="nan", withhold=True, fresh_model=True)
     try:
         without = session.run(call)[0].outputs
     except CandidateFault:
         return ()
+    plain = session.run(Call(inputs=spec))[0].outputs
     return tuple(
         name
         for name, value in plain.items()
-        if name in without and _same(without[name], value) and not _copied(value, inputs)
+        if name in without
+        and _same(without[name], value)
+        and not _same(before[name], value)
+        and not _copied(value, inputs)
     )
 
 
@@ -55,13 +64,14 @@ def unaccounted(session: Session, spec: InputSpec) -> float:
     wrapper's Python), and where a wrapper cannot do without what its kernels write.
     """
     plain = Call(inputs=spec, deliver=False)
-    calls = [plain] * _TIMED + [plain.model_copy(update={"withhold": True})] * _TIMED
+    without = plain.model_copy(update={"withhold": True})
+    accounting = without.model_copy(update={"account": True})
     try:
-        reports = [outcome.report for outcome in session.run(*calls)]
+        reports = [outcome.report for outcome in session.run(*[plain, without, accounting] * _TIMED)]
     except CandidateFault:
         return 0.0
-    whole = min(report.call_us for report in reports[:_TIMED])
-    left = min(report.call_us - report.operations_us for report in reports[_TIMED:])
+    whole, rest = (min(report.call_us for report in reports[i::3]) for i in (0, 1))
+    left = rest - min(report.operations_us for report in reports[2::3])
     return left / max(1.0, whole) if left > _SHORT_US else 0.0
 
 

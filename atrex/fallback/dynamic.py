@@ -63,7 +63,7 @@ def _case(session: Session, case: Case, has_kernels: bool) -> CaseReport:
     spec = InputSpec(shape=problem.shape(case), seed=new_seed())
     try:
         launches = session.trace(spec)
-        stops = can_withhold(launches, session.engine.device)
+        stops = can_withhold(launches, session.engine.device, session.candidate.source)
         not_own = _not_own(session, problem, spec) if stops else ()
     except CandidateFault as fault:
         return CaseReport(
@@ -88,9 +88,10 @@ def _judged(launches: Sequence[LaunchReport], allowed: Sequence[str]) -> list[La
 
 
 def _not_own(session: Session, problem: Problem, spec: InputSpec) -> tuple[str, ...]:
-    plain = session.run(Call(inputs=spec, poison="nan"))[0].outputs
-    inputs = as_contiguous(build_inputs(problem, spec, session.engine.torch_device)[0])
-    return written_by_others(session, spec, plain, inputs)
+    before = session.run(Call(inputs=spec))[0].outputs
+    another = spec.model_copy(update={"seed": new_seed()})
+    inputs = as_contiguous(build_inputs(problem, another, session.engine.torch_device)[0])
+    return written_by_others(session, another, inputs, before)
 
 
 def _said(launches: Sequence[LaunchReport], not_own: Sequence[str], has_kernels: bool) -> tuple[Outcome, str]:

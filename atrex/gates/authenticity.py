@@ -27,8 +27,8 @@ def run(ctx: GateContext) -> None:
             raise ctx.fault(fault, spec) from None
         own |= _require_own_work(ctx, spec, launches)
         plain = ctx.call(spec).outputs
-        if can_withhold(launches, ctx.session.engine.device):
-            _require_own_results(ctx, spec, plain)
+        if can_withhold(launches, ctx.session.engine.device, ctx.session.candidate.source):
+            _require_own_results(ctx, ctx.spec(shape, source=ctx.rich_source), plain)
         if ctx.session.engine.device == "cuda":
             aside = ctx.calls([Call(inputs=spec, side_stream=True)])[0].outputs
             what = "read on the caller's stream, without waiting for others"
@@ -36,9 +36,9 @@ def run(ctx: GateContext) -> None:
     ctx.metrics["kernels"] = ", ".join(sorted(own))
 
 
-def _require_own_results(ctx: GateContext, spec: InputSpec, plain: dict[str, Tensor]) -> None:
-    """No output comes out the same when the candidate's kernels do nothing."""
-    others = written_by_others(ctx.session, spec, plain, ctx.inputs(spec))
+def _require_own_results(ctx: GateContext, spec: InputSpec, before: dict[str, Tensor]) -> None:
+    """No output comes out the same when the candidate's kernels do nothing; `before`: on other inputs."""
+    others = written_by_others(ctx.session, spec, ctx.inputs(spec), before)
     if others:
         reason = f"its own kernels do not make {', '.join(others)}: the same bits come out without them"
         raise Rejection(reason, ctx.witness(spec))

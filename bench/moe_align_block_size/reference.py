@@ -127,6 +127,7 @@ ODD = (
     _odd(4099, 1, 64, 48),
     _odd(521, 64, 1, 1),  # more ids of one expert, and blocks, than 16 bits count
     _odd(40, 64, 300, 8),
+    _odd(1500, 2, 3, 4),  # more blocks of an expert than a program has threads, and of each
     _odd(5, 2, 4099, 16),  # more experts than one block scans
 )
 

@@ -132,5 +132,12 @@ def test_what_was_launched_says_whether_it_can_be_withheld(
     launched: list[tuple[str, bool]], possible: bool
 ) -> None:
     seen = [LaunchReport(name="k", origin=origin, count=1, stoppable=can) for origin, can in launched]
-    assert can_withhold(seen, "cuda") == possible
-    assert can_withhold(seen, "cpu") == (launched[0][0] == "own"), "no trace is believed where none is needed"
+    builds = "from torch.utils.cpp_extension import load_inline"
+    assert can_withhold(seen, "cuda", builds) == possible
+    own = launched[0][0] == "own"
+    for device, source in (
+        ("cpu", builds),
+        ("cuda", "import triton"),
+        ("cuda", "# cpp_extension"),
+    ):
+        assert can_withhold(seen, device, source) == own, "no trace is believed where none is needed"
