@@ -7,12 +7,13 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from atrex import WORKER
 from atrex.records import Device
 
 _ALLOWED = re.compile(
     r"PATH|LANG|LANGUAGE|LC_\w+|TZ|TERM|LD_LIBRARY_PATH|LIBRARY_PATH|CPATH|C_INCLUDE_PATH|CPLUS_INCLUDE_PATH|"
     r"CC|CXX|CUDAHOSTCXX|CUDA_\w+|NVIDIA_\w+|NVCC_\w+|VIRTUAL_ENV|PYTHONPATH|PYTHONHASHSEED|"
-    r"OMP_\w+|MKL_\w+|OPENBLAS_\w+|KMP_\w+|GOMP_\w+|TORCH_CUDA_ARCH_LIST|TRITON_\w+|PYTORCH_\w+"
+    r"OMP_\w+|MKL_\w+|OPENBLAS_\w+|KMP_\w+|GOMP_(?!SPINCOUNT)\w+|TORCH_CUDA_ARCH_LIST|TRITON_\w+|PYTORCH_\w+"
 )
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 
@@ -27,6 +28,7 @@ def scrubbed_environment(scratch: Path | None, extra: Mapping[str, str]) -> dict
         raise ValueError(f"not for a worker's environment: {', '.join(leaked)}")
     kept = {n: v for n, v in os.environ.items() if _ALLOWED.fullmatch(n) and not _SECRET.search(n)}
     fixed = {"USER": "atrex", "LOGNAME": "atrex", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
+    fixed[WORKER] = "1"
     return {**kept, **fixed, **(scratch_variables(scratch) if scratch else {}), **extra}
 
 

@@ -54,7 +54,8 @@ class Sessions:
         """Start the sanitizer's worker early; what is wrong with it is said when it is used."""
         with suppress(EnvironmentProblem, CandidateFault, HarnessError, Stopped):
             session = self.sanitized()
-            session.engine.check_cuda()
+            if session.engine.device == "cuda":
+                session.engine.check_cuda()
             session.load()
 
     def stop(self) -> None:
@@ -77,10 +78,21 @@ class Sessions:
         self.close()
 
 
-def in_turn(gates: Sequence[Gate], sessions: Callable[[str], Sessions], judge: Judge) -> Generator[Verdict]:
-    """Yield the gates' verdicts, each run when it is asked for."""
-    with sessions("") as ours:
-        for gate in gates:
+def in_turn(
+    gates: Sequence[Gate], sessions: Callable[[str], Sessions], judge: Judge, *, sanitizer: bool
+) -> Generator[Verdict]:
+    """Yield the gates' verdicts, each run when it is asked for.
+
+    `sanitizer`: whether the gate bounds will want one. Its worker compiles while the first gate's does, and
+    nothing else runs beside it.
+    """
+    first, *rest = gates
+    with sessions("") as ours, ThreadPoolExecutor(1) as aside:
+        warm = aside.submit(ours.warm) if sanitizer and any(gate.name == "bounds" for gate in rest) else None
+        yield judge(first, ours)
+        if warm is not None:
+            warm.result()
+        for gate in rest:
             yield judge(gate, ours)
 
 

@@ -182,16 +182,23 @@ def _rounds(contestants: Sequence[Contestant], rules: Protocol) -> None:
         if not _unfinished(contestants, rules, deadline):
             return
         for contestant in order:
-            before, turn = contestant.session.cpu_seconds() if len(order) > 1 else 0.0, time.monotonic()
-            with blaming(contestant.session):
+            with blaming(contestant.session), _turn(contestant, among=len(order)):
                 if number < rules.min_rounds and rules.hold and contestant.method == "wall":
                     began = time.monotonic()
                     contestant.lone.append(contestant.kept.lone(look=number in looked_at))
                     deadline += time.monotonic() - began
                 _round(contestant)
-            contestant.turns_s += time.monotonic() - turn
-            contestant.own_s += contestant.session.cpu_seconds() - before if len(order) > 1 else 0.0
         order.reverse()  # so that neither always runs after the other
+
+
+@contextmanager
+def _turn(contestant: Contestant, *, among: int) -> Iterator[None]:
+    """Count what goes by inside; processor time only where there are others, whose turns are looked at."""
+    spent = contestant.session.cpu_seconds if among > 1 else float
+    before, began = spent(), time.monotonic()
+    yield
+    contestant.turns_s += time.monotonic() - began
+    contestant.own_s += spent() - before
 
 
 def _look_at(kept: Sequence[Kept], alone: Alone) -> None:

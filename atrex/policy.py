@@ -10,11 +10,13 @@ from pathlib import Path
 _FILES = (
     "gates",
     "contract.py",
+    "dsl",
     "fallback/coverage.py",
     "fallback/operations.py",
     "faults.py",
     "inputs.py",
     "judge.py",
+    "kept.py",
     "measure.py",
     "perturb.py",
     "problem.py",

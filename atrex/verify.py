@@ -119,11 +119,11 @@ class Verifier:
         def sessions(lane: str) -> Sessions:
             return Sessions(self.engine, self.sanitizing, candidate, problem, lane)
 
+        engine = engine_kind(self.engine, candidate)
+        sanitizer = make_plan(level, engine).instrumented and engine != "interpreter"
         # A foreign reference may change settings of the whole process while it runs.
-        if self.beside and problem.foreign is None:
-            plan = make_plan(level, engine_kind(self.engine, candidate))
-            return beside(gates, sessions, judge, sanitizer=plan.instrumented)
-        return in_turn(gates, sessions, judge)
+        how = beside if self.beside and problem.foreign is None else in_turn
+        return how(gates, sessions, judge, sanitizer=sanitizer)
 
     def _context(
         self,

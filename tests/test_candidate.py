@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,12 @@ class TestLoad:
     def test_a_directory(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="cannot read the candidate file"):
             load_candidate(tmp_path, "rms_norm")
+
+    def test_a_pipe_is_not_waited_for(self, tmp_path: Path) -> None:
+        path = tmp_path / "k.py"
+        os.mkfifo(path)
+        with pytest.raises(UsageError, match=r"k\.py: cannot read the candidate file \(no regular file\)"):
+            load_candidate(path, "rms_norm")
 
     def test_bytes_that_are_no_text(self, tmp_path: Path) -> None:
         path = tmp_path / "k.py"

@@ -102,11 +102,12 @@ def compile(source: str, functions: Mapping[str, Sequence[type[Any]]], flags: Se
         CompileError: the source does not compile or load, lacks a function, or has others compute.
         EnvironmentProblem: no compiler, no writable cache, or a sanitizer that is not preloaded.
     """
-    command = (*_compiler(), *FLAGS, *flags, *_OWN, *_sanitizer_flags())
+    sanitize = _sanitizer_flags()
+    command = (*_compiler(), *FLAGS, *flags, *_OWN, *sanitize)
     identity = "\0".join((source, *command, _target(_compiler())))
     path = cache_directory() / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.so"
     if not path.exists():
-        if _sanitizer_flags():
+        if sanitize:
             _require_sanitized(command, source)
         _build(command, source, path)
     return Library(path, functions)

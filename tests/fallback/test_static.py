@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -164,6 +165,7 @@ class TestNoFiles:
         for name, data in bad.items():
             (tmp_path / name).write_bytes(data)
         (tmp_path / "good.py").write_text(HONEST)
+        os.mkfifo(tmp_path / "pipe.py")  # nobody waits for it
         reports = {one.file: one for one in scan([Job(path, name) for path, name in find(tmp_path)])}
         assert reports.pop("good.py").verdict is Outcome.KERNEL
         assert set(reports) == set(bad)

@@ -7,6 +7,7 @@ import mmap
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from atrex.channel import Channel
@@ -68,3 +69,13 @@ def run_python(channel: Channel, code: str) -> str:
 
 def run_tool(channel: Channel, path: str) -> str:
     return subprocess.run([path], capture_output=True, text=True, check=True, timeout=10).stdout
+
+
+def busy_child(channel: Channel, seconds: float) -> None:
+    """Have a child spend processor time, and wait for its end."""
+    child = os.fork()
+    if child == 0:
+        while time.process_time() < seconds:
+            pass
+        os._exit(0)
+    os.waitpid(child, 0)

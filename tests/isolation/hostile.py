@@ -91,16 +91,6 @@ def close_channel(channel: Channel) -> None:
     time.sleep(3600)
 
 
-def busy_child(channel: Channel, seconds: float) -> None:
-    """Have a child spend processor time, and wait for its end."""
-    child = os.fork()
-    if child == 0:
-        while time.process_time() < seconds:
-            pass
-        os._exit(0)
-    os.waitpid(child, 0)
-
-
 def spin_in_children(channel: Channel, seconds: int) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     hang(channel)
