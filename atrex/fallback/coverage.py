@@ -38,7 +38,8 @@ def written_by_others(
 
     The process must not have seen these inputs: the call without kernels comes first, so that nothing right
     lies in memory by chance. An output that is what it was `before`, on other inputs, says nothing, nor does
-    a wrapper that cannot do without what its kernels write.
+    a wrapper that cannot do without what its kernels write. Raises CandidateFault where the call with them
+    fails.
     """
     call = Call(inputs=spec, poison="nan", withhold=True, fresh_model=True)
     try:
@@ -48,11 +49,12 @@ def written_by_others(
     plain = session.run(Call(inputs=spec))[0].outputs
     return tuple(
         name
-        for name, value in plain.items()
+        for name, earlier in before.items()
         if name in without
-        and _same(without[name], value)
-        and not _same(before[name], value)
-        and not _copied(value, inputs)
+        and name in plain
+        and _same(without[name], plain[name])
+        and not _same(earlier, plain[name])
+        and not _copied(plain[name], inputs)
     )
 
 

@@ -38,7 +38,10 @@ def run(ctx: GateContext) -> None:
 
 def _require_own_results(ctx: GateContext, spec: InputSpec, before: dict[str, Tensor]) -> None:
     """No output comes out the same when the candidate's kernels do nothing; `before`: on other inputs."""
-    others = written_by_others(ctx.session, spec, ctx.inputs(spec), before)
+    try:
+        others = written_by_others(ctx.session, spec, ctx.inputs(spec), before)
+    except CandidateFault as fault:
+        raise ctx.fault(fault, spec) from None
     if others:
         reason = f"its own kernels do not make {', '.join(others)}: the same bits come out without them"
         raise Rejection(reason, ctx.witness(spec))
