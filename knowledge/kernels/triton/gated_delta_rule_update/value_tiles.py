@@ -1,6 +1,6 @@
 """---
 title: Recurrent gated delta rule, a tile of the state in registers through all tokens
-technique: [recurrence, register-tiling, fusion, in-place-update, loop-unrolling]
+technique: [recurrence, register-tiling, fusion, in-place-update, loop-unrolling, prefetching]
 dsl: triton
 architecture: [sm_90]
 operator: gated_delta_rule_update
@@ -8,6 +8,7 @@ symptoms: [latency-bound, memory-bound, few-programs, sequential-loop]
 preconditions: "bf16 inputs, fp32 states [S, Hv, K, V], K, V <= 256; any stride between sequences and states"
 tunables:
   block_v: [8, 16, 32, 64]
+  prefetch: [0, 1]
   unroll: [1, 2]
   num_warps: [1, 2, 4, 8]
 source: own work
@@ -19,8 +20,9 @@ its part of the state in registers: read once, written once, in place.
 
 One token (decoding) is a matter of bandwidth: each program reads and writes its part of a state. Many tokens
 are a matter of latency: token follows token, so each step's reductions over K should be short, which smaller
-`block_v` and fewer warps help, at the price of normalising q and k once more in every program. `unroll` lets
-a step's loads start before the step in front has ended.
+`block_v` and fewer warps help, at the price of normalising q and k once more in every program. A store may
+overlap anything as far as the compiler knows, so a step's loads wait for the step in front: `prefetch` 1
+reads each token while the one before it is worked on, and `unroll` leaves the scheduler longer stretches.
 
 `block_v` is lowered where a lane would hold more than 32 elements of the state. Prefill of thousands of
 tokens wants a chunked form, which this is not. The compiler is told nothing about the alignment of states, q
@@ -35,7 +37,7 @@ from torch import nn
 
 # atrex: dispatch
 DISPATCH: list[tuple[dict[str, int], dict[str, object]]] = [
-    ({}, {"block_v": 32, "unroll": 1, "num_warps": 4}),
+    ({}, {"block_v": 32, "prefetch": 0, "unroll": 1, "num_warps": 4}),
 ]
 # atrex: end
 
@@ -43,11 +45,18 @@ MAX_ELEMENTS_PER_LANE = 32
 """Of the state: products with q and k of the same size need registers too."""
 
 
+@triton.jit
+def _token(a, b, q, k, v, in_k, in_v):
+    """What one token brings, as it is stored."""
+    query, key = tl.load(q, in_k, other=0.0), tl.load(k, in_k, other=0.0)
+    return tl.load(a), tl.load(b), query, key, tl.load(v, in_v, other=0.0)
+
+
 @triton.jit(do_not_specialize=["state", "q", "k", "state_stride", "q_stride", "k_stride"])
 def _update(out, state, A_log, a, dt_bias, q, k, v, b, indices, T, G, H, K, V, a_stride, q_stride, k_stride,
             v_stride, b_stride, state_stride, A_log_stride, dt_bias_stride, index_stride, scale,
             softplus_beta, softplus_threshold, NORMALISE: tl.constexpr, BLOCK_K: tl.constexpr,
-            BLOCK_V: tl.constexpr, UNROLL: tl.constexpr):  # fmt: skip
+            BLOCK_V: tl.constexpr, PREFETCH: tl.constexpr, UNROLL: tl.constexpr):  # fmt: skip
     """All tokens of one sequence and v head, for BLOCK_V columns of the state."""
     sequence = (tl.program_id(0) // H).to(tl.int64)
     head = tl.program_id(0) % H
@@ -67,14 +76,21 @@ def _update(out, state, A_log, a, dt_bias, q, k, v, b, indices, T, G, H, K, V, a
     k += sequence * k_stride + group * K + row
     v += sequence * v_stride + head * V + column
     out += sequence * T * H * V + head * V + column
-    for _ in tl.range(0, T, loop_unroll_factor=UNROLL):
-        x = tl.load(a).to(tl.float32) + bias
+    now_a, now_b, now_q, now_k, now_v = _token(a, b, q, k, v, in_k, in_v)
+    for t in tl.range(0, T, loop_unroll_factor=UNROLL):
+        more = (t + 1 < T).to(tl.int32)  # the last token reads itself once more, instead of what lies behind
+        a += more * H
+        b += more * H
+        q += more * G * K
+        k += more * G * K
+        v += more * H * V
+        if PREFETCH:
+            next_a, next_b, next_q, next_k, next_v = _token(a, b, q, k, v, in_k, in_v)
+        x = now_a.to(tl.float32) + bias
         curved = tl.log(1.0 + tl.exp(x * softplus_beta)) / softplus_beta
         decay = tl.exp(-rate * tl.where(x * softplus_beta > softplus_threshold, x, curved))
-        beta = 1.0 / (1.0 + tl.exp(-tl.load(b).to(tl.float32)))
-        query = tl.load(q, in_k, other=0.0).to(tl.float32)
-        key = tl.load(k, in_k, other=0.0).to(tl.float32)
-        value = tl.load(v, in_v, other=0.0).to(tl.float32)
+        beta = 1.0 / (1.0 + tl.exp(-now_b.to(tl.float32)))
+        query, key, value = now_q.to(tl.float32), now_k.to(tl.float32), now_v.to(tl.float32)
         if NORMALISE:
             query *= tl.div_rn(1.0, tl.maximum(tl.sqrt_rn(tl.sum(query * query, axis=0)), 1e-6))
             key *= tl.div_rn(1.0, tl.maximum(tl.sqrt_rn(tl.sum(key * key, axis=0)), 1e-6))
@@ -83,12 +99,10 @@ def _update(out, state, A_log, a, dt_bias, q, k, v, b, indices, T, G, H, K, V, a
         S += key[:, None] * update[None, :]
         result = tl.sum(S * (query * scale)[:, None], axis=0)
         tl.store(out, result.to(tl.bfloat16), in_v)
-        a += H
-        b += H
-        q += G * K
-        k += G * K
-        v += H * V
         out += H * V
+        if not PREFETCH:
+            next_a, next_b, next_q, next_k, next_v = _token(a, b, q, k, v, in_k, in_v)
+        now_a, now_b, now_q, now_k, now_v = next_a, next_b, next_q, next_k, next_v
     tl.store(place, S, inside)
 
 
@@ -143,6 +157,7 @@ class Model(nn.Module):
         _update[(B * H, triton.cdiv(V, block_v))](
             *(out, state, A_log, a, dt_bias, q, k, v, b, initial_state_indices, T, G, H, K, V, *strides),
             *(initial_state_indices.stride(0), scale, *self.softplus, self.normalise, block_k, block_v),
+            PREFETCH=config["prefetch"] == 1,
             UNROLL=int(config["unroll"]),
             num_warps=warps,
         )

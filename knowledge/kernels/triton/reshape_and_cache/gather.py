@@ -1,12 +1,13 @@
 """---
 title: Paged cache write as a gather over the slots
-technique: [gather-instead-of-scatter, tiling, vectorised-loads]
+technique: [gather-instead-of-scatter, tiling, vectorised-loads, single-launch]
 dsl: triton
 architecture: [sm_90]
 operator: reshape_and_cache
 symptoms: [memory-bound, launch-bound, uncoalesced-access]
 preconditions: "bf16 rows [T, heads, D], caches [blocks, block_size, heads, D], int64 slots, distinct or -1"
 tunables:
+  variant: [invert, scan]
   block: [128, 256, 512, 1024, 2048, 4096]
   slots: [1, 2, 4, 8, 16]
   num_warps: [1, 2, 4, 8]
@@ -14,10 +15,14 @@ source: own work
 licence: Apache-2.0
 ---
 The outputs are whole caches, out of place, so a copy followed by a scatter would write the tokens' slots
-twice. Here every slot is filled once: a first, tiny kernel notes which token is written to each slot, and
-the second fills each slot from that token's row or from the old cache, whichever it is.
+twice. Here every slot is filled once, from its token's row or from the old cache, whichever it is.
 
-A program of the second kernel owns `slots` slots and `block` columns (heads and their elements side by side)
+`variant` says how a slot finds its token. "invert": a first, tiny kernel notes which token is written to each
+slot; with the table's zeros that is three launches. "scan": every program looks through the whole slot
+mapping for its own slots; that is one launch, and pays while the mapping is not longer than what a program
+moves.
+
+A program that fills owns `slots` slots and `block` columns (heads and their elements side by side)
 of both caches. Small caches want small tiles, so that every multiprocessor gets one; large caches want
 several loads a lane. `slots` is cut down where a lane would hold more than 64 elements of a cache.
 
@@ -32,12 +37,14 @@ from torch import nn
 
 # atrex: dispatch
 DISPATCH: list[tuple[dict[str, int], dict[str, object]]] = [
-    ({}, {"block": 512, "slots": 2, "num_warps": 4}),
+    ({}, {"variant": "invert", "block": 512, "slots": 2, "num_warps": 4}),
 ]
 # atrex: end
 
 MAX_ELEMENTS_PER_LANE = 64
 """Of one tile: more would leave the registers."""
+SCANNED = 256
+"""Entries of the slot mapping that are compared at a time."""
 
 
 @triton.jit
@@ -46,6 +53,18 @@ def _invert(writer, slot_mapping, T, slot_stride, BLOCK: tl.constexpr):
     token = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     slot = tl.load(slot_mapping + token.to(tl.int64) * slot_stride, token < T, other=-1)
     tl.store(writer + slot, token + 1, slot >= 0)
+
+
+@triton.jit
+def _find(slot_mapping, slots, T, slot_stride, SLOTS: tl.constexpr, SCANNED: tl.constexpr):
+    """1 + the token that is written to each slot; 0 where there is none."""
+    found = tl.zeros([SLOTS], tl.int32)
+    for start in tl.range(0, T, SCANNED):
+        token = start + tl.arange(0, SCANNED)
+        slot = tl.load(slot_mapping + token.to(tl.int64) * slot_stride, token < T, other=-1)
+        here = slot[:, None] == slots[None, :]
+        found = tl.maximum(found, tl.max(tl.where(here, token[:, None] + 1, 0), axis=0))
+    return found
 
 
 @triton.jit
@@ -59,13 +78,17 @@ def _fill(out, old, rows, slots, columns, token, inside, width, token_stride):
 
 
 @triton.jit
-def _gather(key_out, value_out, key, value, key_cache, value_cache, writer, slot_count, width, key_stride,
-            value_stride, chunks, SLOTS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """SLOTS slots times BLOCK columns of both caches."""
+def _gather(key_out, value_out, key, value, key_cache, value_cache, writer, T, slot_count, width, key_stride,
+            value_stride, slot_stride, chunks, SCANNED: tl.constexpr, SLOTS: tl.constexpr,
+            BLOCK: tl.constexpr):  # fmt: skip
+    """SLOTS slots times BLOCK columns of both caches; SCANNED: `writer` is the slot mapping."""
     program = tl.program_id(0)
     slots = (program // chunks).to(tl.int64) * SLOTS + tl.arange(0, SLOTS)
     columns = (program % chunks * BLOCK + tl.arange(0, BLOCK))[None, :]
-    token = tl.load(writer + slots, slots < slot_count, other=0)
+    if SCANNED > 0:
+        token = _find(writer, slots, T, slot_stride, SLOTS, SCANNED)
+    else:
+        token = tl.load(writer + slots, slots < slot_count, other=0)
     inside = (slots < slot_count)[:, None] & (columns < width)
     _fill(key_out, key_cache, key, slots, columns, token, inside, width, key_stride)
     _fill(value_out, value_cache, value, slots, columns, token, inside, width, value_stride)
@@ -74,6 +97,15 @@ def _gather(key_out, value_out, key, value, key_cache, value_cache, writer, slot
 def _packed_tokens(rows: torch.Tensor) -> torch.Tensor:
     """Heads of a token side by side; any stride between tokens."""
     return rows if rows[:1].is_contiguous() else rows.contiguous()
+
+
+def _inverted(slot_mapping: torch.Tensor, slots: int) -> torch.Tensor:
+    """For each of `slots` slots 1 + the token that is written there, or 0; int32."""
+    writer = torch.zeros(slots, dtype=torch.int32, device=slot_mapping.device)
+    T = slot_mapping.shape[0]
+    if T > 0:
+        _invert[(triton.cdiv(T, 256),)](writer, slot_mapping, T, slot_mapping.stride(0), BLOCK=256)
+    return writer
 
 
 class Model(nn.Module):
@@ -93,9 +125,6 @@ class Model(nn.Module):
         blocks, block_size, heads, head_size = key_cache.shape
         slots, width = blocks * block_size, heads * head_size
         outputs = [torch.empty_like(cache) for cache in (key_cache, value_cache)]
-        writer = torch.zeros(slots, dtype=torch.int32, device=key.device)
-        if T > 0:
-            _invert[(triton.cdiv(T, 256),)](writer, slot_mapping, T, slot_mapping.stride(0), BLOCK=256)
         config = _config(
             tokens=T,
             num_heads=heads,
@@ -109,9 +138,17 @@ class Model(nn.Module):
         many = min(int(config["slots"]), MAX_ELEMENTS_PER_LANE * 32 * warps // block)
         chunks = triton.cdiv(width, block)
         grid = (triton.cdiv(slots, many) * chunks,)
+        scanned = SCANNED if config["variant"] == "scan" else 0
+        writer = slot_mapping if scanned else _inverted(slot_mapping, slots)
         tensors = key, value, key_cache, value_cache, writer
-        strides = key.stride(0), value.stride(0)
-        _gather[grid](*outputs, *tensors, slots, width, *strides, chunks, many, block, num_warps=warps)
+        strides = key.stride(0), value.stride(0), slot_mapping.stride(0)
+        _gather[grid](
+            *(*outputs, *tensors, T, slots, width, *strides, chunks),
+            SCANNED=scanned,
+            SLOTS=many,
+            BLOCK=block,
+            num_warps=warps,
+        )
         return {"key_cache": outputs[0], "value_cache": outputs[1]}
 
 

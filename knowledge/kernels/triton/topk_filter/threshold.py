@@ -1,13 +1,13 @@
 """---
 title: Top-k filter by the bits of the k-th largest logit
-technique: [radix-select, bisection, histogram, register-tiling]
+technique: [radix-select, bisection, histogram, register-tiling, split-row, atomics]
 dsl: triton
 architecture: [sm_90]
 operator: topk_filter
 symptoms: [sort-instead-of-select, few-programs, memory-bound, many-passes]
 preconditions: "fp32 logits [rows, V], no NaN; any row stride and alignment"
 tunables:
-  variant: [bisect, radix]
+  variant: [bisect, radix, split]
   block: [1024, 2048, 4096, 8192, 16384]
   num_warps: [4, 8, 16]
 source: own work
@@ -20,11 +20,14 @@ bits down.
 `variant` "radix" takes 8 bits at a time: a histogram of the next byte among the keys that begin with the
 bytes found so far says which byte the k-th largest has. 4 passes, each with a histogram in shared memory.
 "bisect" takes one bit at a time: it counts the keys that are at least as large as a trial value. 32 passes,
-each with a mere count, which pays in registers only.
+each with a mere count, which pays in registers only. Under both a row is one program's: at most `block`
+logits are read once and kept in registers; a longer row is read again in every pass, `block` logits at a
+time, from L2 if it fits there, and with few such rows most multiprocessors stay idle.
 
-A row of at most `block` logits is read once and kept in registers. A longer one is read again in every pass,
-`block` logits at a time, from L2 if it fits there; with few such rows most multiprocessors stay idle, and
-only splitting a row between programs, which this kernel does not do, would change that.
+"split" is for those: radix, but each `block` logits of a row have a program of their own, which adds its
+histogram to the row's. Programs can only wait for one another between launches, so there is one for every
+byte, and one that writes; each begins by walking down the histograms of the bytes before. A row of one part
+is radix's.
 
 Rows of a few logits take another way: all pairs are compared, and what fewer than k others exceed stays.
 
@@ -64,11 +67,19 @@ def _bytes(key, inside, prefix, TURN: tl.constexpr):
 
 
 @triton.jit
+def _narrow(count, prefix, left):
+    """One byte more of the key of rank `left` among those of this prefix, and its rank among the rest."""
+    bins = tl.arange(0, 256)
+    at_least = tl.cumsum(count, axis=0, reverse=True)
+    byte = tl.sum((at_least >= left).to(tl.int32), axis=0) - 1
+    left -= tl.sum(tl.where(bins > byte, count, 0), axis=0)
+    return (prefix << 8) | byte.to(tl.uint32), left
+
+
+@triton.jit
 def _radix(logits, value, V, k, lanes, WHOLE: tl.constexpr, BLOCK: tl.constexpr):
     """The k-th largest key of a row, byte by byte."""
-    bins = tl.arange(0, 256)
-    prefix = tl.zeros([], tl.uint32)
-    left = k  # the rank among the keys that begin with `prefix`
+    prefix, left = tl.zeros([], tl.uint32), k
     for turn in tl.static_range(4):
         if WHOLE:
             count = _bytes(_key(value), lanes < V, prefix, turn)
@@ -77,10 +88,7 @@ def _radix(logits, value, V, k, lanes, WHOLE: tl.constexpr, BLOCK: tl.constexpr)
             for start in tl.range(0, V, BLOCK):
                 part = tl.load(logits + start + lanes, start + lanes < V, other=0.0)
                 count += _bytes(_key(part), start + lanes < V, prefix, turn)
-        at_least = tl.cumsum(count, axis=0, reverse=True)
-        byte = tl.sum((at_least >= left).to(tl.int32), axis=0) - 1
-        left -= tl.sum(tl.where(bins > byte, count, 0), axis=0)
-        prefix = (prefix << 8) | byte.to(tl.uint32)
+        prefix, left = _narrow(count, prefix, left)
     return prefix
 
 
@@ -127,6 +135,38 @@ def _filter(out, logits, V, stride, k, RADIX: tl.constexpr, WHOLE: tl.constexpr,
 
 
 @triton.jit
+def _walk(counts, k, TURNS: tl.constexpr):
+    """The first TURNS bytes of the k-th largest key, and its rank among the keys that begin so."""
+    prefix, left = tl.zeros([], tl.uint32), k
+    for turn in tl.static_range(TURNS):
+        prefix, left = _narrow(tl.load(counts + 256 * turn + tl.arange(0, 256)), prefix, left)
+    return prefix, left
+
+
+@triton.jit
+def _count_part(counts, logits, V, stride, k, parts, TURN: tl.constexpr, BLOCK: tl.constexpr):
+    """Add the histogram of byte TURN of one part of a row to the row's; counts is [rows, 4, 256]."""
+    row = (tl.program_id(0) // parts).to(tl.int64)
+    lanes = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
+    counts += row * 4 * 256
+    prefix, _ = _walk(counts, k, TURN)
+    value = tl.load(logits + row * stride + lanes, lanes < V, other=0.0)
+    count = _bytes(_key(value), lanes < V, prefix, TURN)
+    bins = tl.arange(0, 256)
+    tl.atomic_add(counts + 256 * TURN + bins, count, count > 0, sem="relaxed")
+
+
+@triton.jit
+def _filter_part(out, logits, counts, V, stride, k, parts, BLOCK: tl.constexpr):
+    """Write one part of a row whose four histograms are complete."""
+    row = (tl.program_id(0) // parts).to(tl.int64)
+    lanes = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
+    least, _ = _walk(counts + row * 4 * 256, k, 4)
+    value = tl.load(logits + row * stride + lanes, lanes < V, other=0.0)
+    tl.store(out + row * V + lanes, tl.where(_key(value) < least, -float("inf"), value), lanes < V)
+
+
+@triton.jit
 def _filter_short(out, logits, B, V, stride, k, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """ROWS rows of a few logits, all pairs compared: what fewer than k others exceed stays."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -136,6 +176,17 @@ def _filter_short(out, logits, B, V, stride, k, ROWS: tl.constexpr, BLOCK: tl.co
     larger = (value[:, None, :] > value[:, :, None]).to(tl.int32)
     kept = tl.where(tl.sum(larger, axis=2) < k, value, -float("inf"))
     tl.store(out + row[:, None] * V + lanes[None, :], kept, inside)
+
+
+def _filter_split(out: torch.Tensor, logits: torch.Tensor, k: int, block: int, warps: int) -> None:
+    """Filter rows [B, V] of which every `block` logits have a program of their own."""
+    B, V = logits.shape
+    parts = triton.cdiv(V, block)
+    counts = torch.zeros((B, 4, 256), dtype=torch.int32, device=logits.device)
+    sizes = V, logits.stride(0), k, parts
+    for turn in range(4):
+        _count_part[(B * parts,)](counts, logits, *sizes, TURN=turn, BLOCK=block, num_warps=warps)
+    _filter_part[(B * parts,)](out, logits, counts, *sizes, BLOCK=block, num_warps=warps)
 
 
 class Model(nn.Module):
@@ -164,8 +215,11 @@ class Model(nn.Module):
             block = min(block, max(128, triton.next_power_of_2(V)))
             # A lane has logits of its own: what several lanes held would be counted several times.
             warps = min(warps, max(1, block // 128))
-            radix = config["variant"] == "radix"
-            _filter[(B,)](out, logits, V, logits.stride(0), k, radix, block >= V, block, num_warps=warps)
+            if config["variant"] == "split" and block < V:
+                _filter_split(out, logits, k, block, warps)
+            else:
+                radix = config["variant"] != "bisect"
+                _filter[(B,)](out, logits, V, logits.stride(0), k, radix, block >= V, block, num_warps=warps)
         return out
 
 
