@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from agent.events import AnyEvent
+from agent.funds import Funds, no_limit
 from agent.lab import Knowledge, Proposer
 from agent.models import choose, prices
 from agent.models.cache import Cached
@@ -28,7 +30,19 @@ from atrex.runs import METADATA, Run
 
 MODELS: tuple[AgentName, ...] = ("claude", "gpt")
 _OF_ALL = {"agent", "knowledge"}
+_LIMITS = {"tokens", "dollars"}
 _OF_TOOLS = _OF_ALL | {"model", "tokens", "dollars", "replay"}
+
+
+def keep(option: str, given: object, kept: object) -> None:
+    """Raises UsageError if an option of a resumed run is not what it was."""
+    if given != kept:
+        shown = "unset" if kept in (None, "", ()) else kept
+        raise UsageError(f"{option} {given}: a run that is resumed keeps its own ({shown}); start a new one")
+
+
+def _option(name: str) -> str:
+    return name.replace("_", "-")
 
 
 class AgentOptions(Record):
@@ -41,7 +55,7 @@ class AgentOptions(Record):
     replay: str = ""
     """Name or path of a run whose answers are given again."""
     tokens: int | None = None
-    dollars: float | None = None
+    dollars: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     temperature: float | None = None
     effort: str | None = None
     max_output_tokens: int | None = None
@@ -52,20 +66,30 @@ class AgentOptions(Record):
         """The fields as run.json keeps them."""
         return dict(self.model_dump(mode="json"))
 
-    def checked(self) -> AgentOptions:
-        """Itself. Raises UsageError for words that do not fit together."""
+    def checked(self, called: str = "") -> AgentOptions:
+        """Itself. Raises UsageError for words that do not fit together.
+
+        `called` is what the agent was called if it makes no search.
+        """
         if self.agent not in MODELS:
             given = self.model_dump(
                 exclude_defaults=True, exclude=_OF_ALL if self.agent == "search" else _OF_TOOLS
             )
             if given:
                 raise UsageError(
-                    f"--{next(iter(given)).replace('_', '-')} means nothing to --agent {self.agent}"
+                    f"--{_option(next(iter(given)))} means nothing to --agent {called or self.agent}"
                 )
         elif self.dollars is not None and not self.replay and self._price() is None:
             name = self._model_name
             raise UsageError(f"--dollars needs a price, and none is known for {name}; use --tokens instead")
         return self
+
+    def resumed(self, given: AgentOptions) -> AgentOptions:
+        """These with the limits that a later session names. Raises UsageError if it changes anything else."""
+        named = given.model_dump(exclude_defaults=True)
+        for name in named.keys() - _LIMITS:
+            keep(f"--{_option(name)}", named[name], getattr(self, name))
+        return self.model_copy(update={name: named[name] for name in named.keys() & _LIMITS})
 
     @property
     def _model_name(self) -> str:
@@ -99,8 +123,18 @@ class Opened:
     model: Model | None = None
     answers: tuple[AnyEvent, ...] = ()
 
-    def proposer(self, brief: Brief, run: Run, task: Task, say: Callable[[str], object]) -> Proposer:
-        """The proposer for one operator; what is paid for is kept in the run. `say` takes a line."""
+    def proposer(
+        self,
+        brief: Brief,
+        run: Run,
+        task: Task,
+        say: Callable[[str], object],
+        left: Callable[[], float] = no_limit,
+    ) -> Proposer:
+        """The proposer for one operator; what is paid for is kept in the run.
+
+        `say` takes a line; `left` gives the seconds that the search still has.
+        """
         tuner = SearchProposer()
         options = self.options
         if options.agent == "search":
@@ -114,7 +148,9 @@ class Opened:
         assert self.model is not None
         sampling = Sampling(temperature=options.temperature, effort=options.effort)
         model = Cached(self.model, run.replies)
-        asking = Asking(model, brief, sampling=sampling, max_output_tokens=options.max_output_tokens)
+        funds = Funds(task.tokens, task.dollars, left)
+        most = options.max_output_tokens
+        asking = Asking(model, brief, sampling=sampling, max_output_tokens=most, funds=funds)
         return AuthorProposer(options.agent, asking, tuner)
 
 

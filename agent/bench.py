@@ -16,8 +16,9 @@ from typing import get_args
 
 from pydantic import ValidationError
 from rich.console import Console
+from rich.text import Text
 
-from agent.agents import AgentOptions, Opened, agent_of, open_agent
+from agent.agents import AgentOptions, Opened, agent_of, keep, open_agent
 from agent.bench_agents import Agent, parse_agent
 from agent.bench_book import Book, bench_policy
 from agent.bench_lab import MachineLab
@@ -25,9 +26,17 @@ from agent.bench_loop import Findings, Loop
 from agent.bench_plan import OperatorPlan, Selection, make_plan, parse_ops
 from agent.bench_search import SearchingAgent
 from agent.machine import calibration_of
-from atrex.commands.common import DeviceOption, choose_device, console_for_output, parse_budget, print_json
+from atrex.commands.common import (
+    DeviceOption,
+    choose_device,
+    console_for_output,
+    console_for_progress,
+    parse_budget,
+    print_json,
+    speaker,
+)
 from atrex.commands.options import AgentName
-from atrex.errors import UsageError
+from atrex.errors import AtrexError, UsageError
 from atrex.gates.context import Level
 from atrex.judge import Engine, Timeouts, new_seed
 from atrex.ledger import Ledger
@@ -79,18 +88,24 @@ class Asked(Record):
 
 
 def bench(options: Options, *, as_json: bool, as_html: bool = False) -> None:
-    """Run, save the reports in the run's directory, and print one of them."""
-    console = Console(stderr=True)
+    """Run, save the reports in the run's directory, and print one of them.
+
+    Raises what ended the benchmark early, if its model failed: what was found until then is reported.
+    """
+    console = console_for_progress()
     seconds = None if options.budget is None else parse_budget(options.budget)
     run, opened = _resumed(options) if options.resume else _created(options)
     console.print(f"run {run.path}")
-    report = Job(run, opened, seconds, console).execute()
+    job = Job(run, opened, seconds, console)
+    report = job.execute()
     if as_json:
         print_json(report)
     elif as_html:
         print(render.html(report))
     else:
         console_for_output().print(render.terminal(report))
+    if job.failure:
+        raise job.failure
 
 
 def _created(options: Options) -> tuple[Run, Opened | None]:
@@ -101,7 +116,7 @@ def _created(options: Options) -> tuple[Run, Opened | None]:
     searching = options.agent in get_args(AgentName)
     if options.per_op and not searching:
         raise UsageError(f"--budget-per-op is the time of a search, and --agent {options.agent} makes none")
-    models = options.models.checked()
+    models = options.models.checked("" if searching else options.agent)
     per_op = parse_budget(options.per_op or PER_OP) if searching else None
     opened = open_agent(models, per_op) if per_op else None
     agent = None if searching else parse_agent(options.agent)
@@ -142,7 +157,32 @@ def _resumed(options: Options) -> tuple[Run, Opened | None]:
     asked = _asked(run)
     if options.agent is not None and options.agent.partition(":")[0] != asked.agent.partition(":")[0]:
         raise UsageError(f"run {run.name} is of {asked.agent}, not {options.agent}")
-    return run, open_agent(agent_of(run), asked.per_op) if asked.per_op else None
+    _keep(options, run, asked)
+    if not asked.per_op:
+        options.models.checked(asked.agent)
+        return run, None
+    given = options.models.model_copy(update={"agent": agent_of(run).agent})
+    return run, open_agent(agent_of(run).resumed(given), asked.per_op)
+
+
+def _keep(options: Options, run: Run, asked: Asked) -> None:
+    """Raises UsageError if an option asks for something else than what the run is."""
+    usual, wanted = Selection(), options.selection
+    if options.ops is not None:
+        keep("--ops", ",".join(parse_ops(options.ops)), asked.ops)
+    for name in ("workload", "cases", "phase", "scale"):
+        if getattr(wanted, name) != getattr(usual, name):
+            keep(f"--{name}", getattr(wanted, name), getattr(asked, name))
+    if options.device != "auto":
+        keep("--device", options.device, run.meta.device)
+    if options.seed is not None:
+        keep("--seed", options.seed, run.meta.seed)
+    if options.level != Options().level:
+        keep("--gates", options.level, asked.gates)
+    if options.beside_eager is not None:
+        keep("--vs-eager", options.beside_eager, asked.beside_eager)
+    if options.per_op is not None:
+        keep("--budget-per-op", parse_budget(options.per_op), asked.per_op)
 
 
 def _asked(run: Run) -> Asked:
@@ -160,6 +200,7 @@ class Job:
     def __init__(self, run: Run, opened: Opened | None, seconds: float | None, console: Console) -> None:
         self.run = run
         self.console = console
+        self.failure: AtrexError | None = None
         self.started = time.monotonic()
         self.deadline = None if seconds is None else self.started + seconds
         self.device: Device = choose_device(run.meta.device)
@@ -180,12 +221,13 @@ class Job:
         engine = Engine(self.device, timeouts=None if self.agent.judged else PATIENCE)
         with engine, Ledger(self.run.ledger, hardware.name) as ledger:
             for damage in ledger.damaged:
-                self.console.print(f"[yellow]{damage}[/]")
+                speaker(self.console, "yellow")(str(damage))
             book = Book(ledger, bench_policy(self.selection.scale))
             if known := book.load():
                 self.console.print(f"{known} results are in the ledger already")
             lab = MachineLab(engine, hardware, calibration)
             found = self._loop(lab, book)
+        self.failure = found.failure
         report = self._report(found, hardware)
         render.save(self.run, report)
         return report
@@ -201,8 +243,8 @@ class Job:
                 beside_eager=self.asked.beside_eager,
                 deadline=self.deadline,
                 save=lambda kernel: self.run.save_kernel(kernel.id, kernel.source),
-                say=lambda line: self.console.print(line, highlight=False),
-                progress=lambda line: status.update(f"{line}, {self._clock():.0f} s"),
+                say=speaker(self.console),
+                progress=lambda line: status.update(Text(f"{line}, {self._clock():.0f} s")),
             )
             return loop.run(self.plans)
 

@@ -13,13 +13,21 @@ from typing import Literal, Protocol, get_args
 from agent.proposers import baselines
 from atrex.candidate import Candidate, load_candidate
 from atrex.commands.options import AgentName
-from atrex.errors import UsageError
+from atrex.errors import AtrexError, UsageError
 from atrex.problem import BENCH, load_problem, resolve_operator
 from atrex.records import Judgement
 from atrex.spending import Spending
 
 Kind = Literal["eager", "compile", "library", "replay"]
 Hold = Literal["never", "sample", "always"]
+
+
+class Unanswered(Exception):
+    """The search for an operator's kernel ended because its model failed; the others' would, too."""
+
+    def __init__(self, error: AtrexError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class Entrants(Protocol):
@@ -46,7 +54,7 @@ class Entrants(Protocol):
         ...
 
     def kernel(self, operator: str) -> Candidate | str:
-        """What runs for an operator, or why nothing does."""
+        """What runs for an operator, or why nothing does. Raises Unanswered."""
         ...
 
     def judgement(self, candidate: str) -> Judgement | None:

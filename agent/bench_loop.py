@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from agent.bench_agents import Entrants, stamped
+from agent.bench_agents import Entrants, Unanswered, stamped
 from agent.bench_book import Book
 from agent.bench_lab import BenchLab, Care, Job, NotTimed, held_in_sample
 from agent.bench_plan import OperatorPlan
 from agent.proposers import baselines
 from atrex.candidate import Candidate
+from atrex.errors import AtrexError
 from atrex.fallback.static import analyse_text
 from atrex.gates.context import Level
 from atrex.measure import Timing
@@ -35,6 +36,7 @@ class Findings:
     results: list[Result] = field(default_factory=list)
     entrants: list[Entrant] = field(default_factory=list)
     reasons: dict[str, str] = field(default_factory=dict)  # by case id
+    failure: AtrexError | None = None  # what ended the benchmark early
 
 
 @dataclass(slots=True)
@@ -62,10 +64,15 @@ class Loop:
         self._total = sum(len(plan.cases) for plan in plans)
         if self.agent.compiles:
             self._warm(plans)
-        for plan in plans:
+        for number, plan in enumerate(plans):
             started = self.clock()
             try:
                 self._operator(plan)
+            except Unanswered as failed:
+                self.found.failure = failed.error
+                for left in plans[number:]:
+                    self._reasons(left.cases, f"not reached: {failed}")
+                break
             finally:
                 self.lab.release(plan.operator)
             self._done += len(plan.cases)
@@ -152,6 +159,16 @@ class Loop:
                 doubt = NOT_BELIEVED.format(case.id)
                 update = {"outcome": "rejected", "note": self.found.reasons[case.id]}
                 self.found.entrants[-1] = self.found.entrants[-1].model_copy(update=update)
+                self._disown(kernel, doubt)
+
+    def _disown(self, kernel: Candidate, why: str) -> None:
+        """Take back what was measured of a kernel that has turned out to be wrong."""
+        for number, result in enumerate(self.found.results):
+            if result.candidate == kernel.id and result.operator == kernel.operator and result.accepted:
+                refused = result.model_copy(update={"accepted": False, "latency": None, "vs_eager": None})
+                self.book.add(refused, why)
+                self.found.results[number] = refused
+                self.found.reasons[result.case] = why
 
     def _settle(
         self,

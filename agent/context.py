@@ -14,6 +14,7 @@ from agent.promote import judged
 from agent.state import Attempt, Belief, Lesson, SearchState, Suspect
 from atrex.candidate import Candidate
 from atrex.records import Bound, Case, Judgement
+from atrex.spending import Spending
 
 LEAST_GAIN = 1.02
 """In a bucket, of a file that is worth going on from there: the times are not of the same rounds."""
@@ -98,6 +99,8 @@ class Context:
     repair: Repair | None
     answers: int
     """Answers of models so far, candidates or not."""
+    spent: Spending
+    """On them."""
     ids: frozenset[str]
     """Every candidate that was proposed."""
     hidden: frozenset[Item]
@@ -142,6 +145,7 @@ def build(state: SearchState, knowledge: Knowledge) -> Context:
         profile=state.profile.lines if state.profile and state.profile.candidate == state.base else (),
         repair=_repair(state),
         answers=state.answers,
+        spent=state.spent,
         ids=frozenset(state.proposals) | {state.run.start.id},
         hidden=hidden,
     )

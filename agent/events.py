@@ -224,7 +224,7 @@ class Finished(Event):
     """The end of a session; a later one may go on."""
 
     kind: Literal["finished"] = "finished"
-    reason: Literal["exhausted", "budget", "interrupted"]
+    reason: Literal["exhausted", "budget", "interrupted", "failed"]
     best: str
 
 

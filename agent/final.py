@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from rich.console import Console
+from rich.text import Text
 
 from agent.events import DropoutEnded, DropoutStarted, Event, Missed, Outcome, Proposal, Settled
 from agent.hidden import hidden_cases
@@ -18,7 +19,7 @@ from atrex.judge import CandidateFault
 from atrex.measure import Protocol, Timing, protocol_for
 from atrex.policy import policy_hash
 from atrex.problem import Problem
-from atrex.records import Case, Device, Judgement, Ratio, Result
+from atrex.records import Case, Device, FaultKind, Judgement, Ratio, Result
 from atrex.report import DropoutEpisode, RunReport, Step
 from atrex.runs import Run
 from atrex.score import score_cases
@@ -29,12 +30,24 @@ def reserve(device: Device) -> float:
     return 0.2 if device == "cuda" else 0.45
 
 
+@dataclass(slots=True)
+class Findings:
+    """What a final measurement found."""
+
+    results: list[Result] = field(default_factory=list)
+    """One a case."""
+    notes: list[str] = field(default_factory=list)
+    """On hidden shapes, and on what is not measured."""
+    doubt: str = ""
+    """Why the champion is not believed after all: it was wrong while it was timed. Then nothing counts."""
+
+
 def measure(
     lab: Instrument, champion: Candidate, cases: Sequence[Case], seconds: float, seed: int, console: Console
-) -> tuple[tuple[Result, ...], tuple[str, ...]]:
-    """One result a case within about `seconds`, and notes on hidden shapes and on what is not measured.
+) -> Findings:
+    """The champion on all cases and on hidden shapes, within about `seconds`.
 
-    The champion and the baselines run in fresh processes, in interleaved rounds.
+    It and the baselines run in fresh processes, in interleaved rounds.
     """
     lab.release()
     unseen = hidden_cases(lab.problem, cases, seed)
@@ -44,15 +57,20 @@ def measure(
         rules, case_seconds=min(rules.case_seconds, 0.5 * seconds / (3 * len(cases) + 2 * len(unseen)))
     )
     rivals = {"eager": eager(lab.problem.spec), "compile": compiled(lab.problem.spec)}
-    results, notes = list[Result](), list[str]()
+    found = Findings()
     with console.status("measuring") as status:
         for number, case in enumerate(cases, 1):
-            status.update(f"measuring {case.id} ({number} of {len(cases)})")
-            results.append(_measure_case(lab, champion, case, rules, rivals, notes))
+            status.update(Text(f"measuring {case.id} ({number} of {len(cases)})"))
+            found.results.append(_measure_case(lab, champion, case, rules, rivals, found))
         status.update("measuring shapes that the search never saw")
         alone = {name: rival for name, rival in rivals.items() if name == "eager"}
-        elsewhere = [_measure_case(lab, champion, case, rules, alone, notes) for case in unseen]
-    return tuple(results), (*_hidden_note(results, elsewhere), *notes)
+        elsewhere = [_measure_case(lab, champion, case, rules, alone, found) for case in unseen]
+    if found.doubt:
+        refused = {"accepted": False, "latency": None, "vs_eager": None, "vs_compile": None}
+        found.results = [result.model_copy(update=refused) for result in found.results]
+    else:
+        found.notes[:0] = _hidden_note(found.results, elsewhere)
+    return found
 
 
 def _hidden_note(results: Sequence[Result], elsewhere: Sequence[Result]) -> tuple[str, ...]:
@@ -74,9 +92,10 @@ def _measure_case(
     case: Case,
     rules: Protocol,
     rivals: dict[str, Candidate],
-    notes: list[str],
+    found: Findings,
 ) -> Result:
-    """A baseline that fails twice is dropped with a note; a champion that does leaves the case unmeasured.
+    """A baseline that fails twice is dropped with a note; a champion that does leaves the case unmeasured,
+    and is no longer believed if its output was wrong.
 
     Twice, because a busy machine can make an honest claim of time look late.
     """
@@ -90,7 +109,10 @@ def _measure_case(
                 continue
             blamed = fault.candidate if isinstance(fault, CandidateFault) else ""
             failed = next((name for name, each in rivals.items() if each.id == blamed), None)
-            notes.append(f"{case.id}: {failed or 'the kernel'} not measured: {told(fault)}")
+            where = f"from {case.id} on" if failed else case.id
+            found.notes.append(f"{where}: {failed or 'the kernel'} not measured: {told(fault)}")
+            if isinstance(fault, CandidateFault) and not failed and fault.kind is FaultKind.WRONG:
+                found.doubt = found.doubt or f"wrong on {case.id} while it was timed"
             if failed is None:
                 return _result(lab, champion, case, None, {})
             del rivals[failed]
@@ -123,33 +145,33 @@ def report(
     events: Sequence[Event],
     judgements: Mapping[str, Judgement],
     cases: Sequence[Case],
-    results: Sequence[Result],
+    found: Findings,
     seconds: float,
-    notes: Sequence[str],
 ) -> RunReport:
     """The report of a run from its search state and final results."""
     costs = {case.id: problem.cost(problem.shape(case)) for case in cases}
     judgement = judgements.get(state.incumbent)
-    accepted = judgement is not None and judgement.accepted
+    accepted = judgement is not None and judgement.accepted and not found.doubt
     assert run.meta.dsl is not None
     return RunReport(
         op=problem.operator,
         device=run.meta.device,
-        dsl=run.meta.dsl,
+        dsl=state.best.dsl if accepted else run.meta.dsl,
         run=str(run.path),
         kernel=str(run.best) if accepted else None,
         candidates_tried=len(judgements),
         candidates_accepted=sum(each.accepted for each in judgements.values()),
         seconds=round(seconds, 1),
         judgement=judgement,
-        cases=score_cases(cases, results, costs),
+        doubt=found.doubt,
+        cases=score_cases(cases, found.results, costs),
         agent=" ".join(filter(None, (state.run.proposer, str(run.meta.agent.get("model") or "")))),
         spent=state.spent if state.answers else None,
         history=tuple(_steps(state, events)),
         dropout=tuple(_episodes(events)),
         provenance=run.meta.provenance,
         command=" ".join(run.meta.command),
-        notes=(*state.notes, *notes),
+        notes=(*state.notes, *found.notes),
     )
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from agent import final
 from agent.agents import NoKnowledge, Opened
 from agent.dropout import DropoutPolicy
-from agent.events import AnyEvent, Event, Judged, RunStarted, Settled
+from agent.events import AnyEvent, Event, Finished, Judged, RunStarted, Settled
 from agent.history import EVENT_ENTRY, JUDGEMENT_ENTRY, JudgementRecord, records
 from agent.instrument import Instrument
 from agent.journal import Budget
@@ -25,13 +25,13 @@ from agent.search import Search
 from agent.state import SearchState
 from agent.task import Task
 from atrex.candidate import Candidate
-from atrex.commands.common import choose_device
-from atrex.errors import RejectedError
+from atrex.commands.common import choose_device, speaker
+from atrex.errors import AtrexError, RejectedError
 from atrex.judge import Engine
 from atrex.ledger import Ledger
 from atrex.measure import protocol_for
 from atrex.problem import Problem, load_problem
-from atrex.records import Device, Dsl, Judgement, Record, Result
+from atrex.records import Device, Dsl, Judgement, Record
 from atrex.report import RunReport, render
 from atrex.roofline import detect
 from atrex.runs import Run
@@ -54,34 +54,41 @@ class Job:
         self.device: Device = choose_device(run.meta.device)
         self.problem: Problem = load_problem(run.meta.operator)
         self.cases = task.cases
+        self.say = speaker(console)
         self.judgements: dict[str, Judgement] = {}
         self.events: list[Event] = []  # of the search, earlier sessions included
+        self.failure: AtrexError | None = None
+        """What ended the search, if its proposer failed; the report is of what there is."""
 
     def execute(self) -> RunReport:
         """Search, then measure the champion in fresh processes, and save the reports."""
-        calibration = calibration_of(self.device, self.console.print)
+        calibration = calibration_of(self.device, self.say)
         hardware = detect(self.device)
         with Ledger(self.run.ledger, hardware.name) as ledger, Engine(self.device) as engine:
             for damage in ledger.damaged:
-                self.console.print(f"[yellow]{damage}[/]")
+                speaker(self.console, "yellow")(str(damage))
             rules = protocol_for(self.device, quick=True)
             lab = Instrument(engine, self.problem, hardware, calibration, rules, self._save)
             try:
                 search = self._search(lab, ledger)
                 state = self._run(search)
+                learned = [event for event in self.events[self.learned :] if isinstance(event, Settled)]
+                record_evidence(state, learned, self.run, hardware.name)
                 report = self._conclude(state, lab, ledger)
             finally:
                 lab.close()
-        learned = [event for event in self.events[self.earlier :] if isinstance(event, Settled)]
-        record_evidence(state, learned, self.run, hardware.name)  # earlier sessions wrote their own
         render.save(self.run, report)
         return report
 
     def _run(self, search: Search) -> SearchState:
         try:
-            return search.run()
+            state = search.run()
         except TimingFault as fault:  # the search handles those of its proposals
             raise RejectedError(f"what the search starts from cannot be timed: {fault}") from None
+        if search.failure:
+            self.failure = search.failure
+            self.say(f"the search ends: {search.failure}")
+        return state
 
     def _search(self, lab: Instrument, ledger: Ledger) -> Search:
         retriever = (
@@ -90,16 +97,24 @@ class Job:
             else NoKnowledge()
         )
         for notice in retriever.notices:
-            self.console.print(f"[yellow]{notice}[/]")
+            speaker(self.console, "yellow")(notice)
         recorded = self._recorded()
         self.events += recorded
-        self.earlier = len(recorded)
+        # A session that came to its end has written what it learned; one that was killed has not.
+        ends = [number for number, event in enumerate(recorded, 1) if isinstance(event, Finished)]
+        self.learned = ends[-1] if ends else 0
         start, judged_seconds = self._start(lab, ledger, retriever.knowledge(), recorded)
         cases = tuple(self.problem.with_dims(case) for case in self.cases)
         brief = Brief(self.problem, cases, self.device, dsl_of(self.device), lab.hardware, lab.calibration)
-        proposer = self.agent.proposer(brief, self.run, self.task, self.console.print)
-        asked = self.agent.options
-        return Search(
+        budget = Budget(self.task.seconds, self.task.steps, final.reserve(self.device))
+        search: Search | None = None
+
+        def left() -> float:
+            assert search is not None
+            return budget.end(search.state.run.elapsed) - search.journal.elapsed
+
+        proposer = self.agent.proposer(brief, self.run, self.task, self.say, left)
+        search = Search(
             lab,
             proposer,
             retriever,
@@ -113,19 +128,15 @@ class Job:
                 buckets=self.problem.spec.buckets,
                 dropout=DropoutPolicy(enabled=self.task.dropout),
             ),
-            budget=Budget(
-                max(0.0, self.task.seconds - self._clock()),
-                self.task.steps,
-                final.reserve(self.device),
-                tokens=self.task.tokens,
-                dollars=self.task.dollars,
-            ),
+            budget=budget,
             record=self._recorder(ledger),
             recorded=recorded,
-            profile=lab.bottlenecks if asked.agent != "search" else None,  # the tuner reads none
-            progress=self.console.print,
+            profile=lab.bottlenecks if self.agent.options.agent != "search" else None,  # the tuner reads none
+            progress=self.say,
             clock=self._clock,
+            began=0.0,
         )
+        return search
 
     def _clock(self) -> float:
         """Seconds since the job began: calibration and the first judgements count too."""
@@ -151,13 +162,15 @@ class Job:
             return recorded[0].start, recorded[0].judged_seconds
         for kernel in knowledge.kernels:
             candidate = kernel.candidate(self.problem.operator)
-            judgement = lab.judge(candidate, level="full", cases=self.cases)
-            ledger.append(JUDGEMENT_ENTRY, record := JudgementRecord(judgement=judgement))
-            self._keep(record)
+            judgement = self.judgements.get(candidate.id)  # by a session that was killed before it searched
+            if judgement is None:
+                judgement = lab.judge(candidate, level="full", cases=self.cases)
+                ledger.append(JUDGEMENT_ENTRY, record := JudgementRecord(judgement=judgement))
+                self._keep(record)
             if judgement.accepted:
-                self.console.print(f"starting from {kernel.name}: all gates passed")
+                self.say(f"starting from {kernel.name}: all gates passed")
                 return candidate, judgement.seconds
-            self.console.print(f"{kernel.name} is not accepted: {judgement.objection}")
+            self.say(f"{kernel.name} is not accepted: {judgement.objection}")
         return eager(self.problem.spec), None
 
     def _save(self, candidate: Candidate) -> Path:
@@ -184,16 +197,17 @@ class Job:
         """The champion in fresh processes against eager and compiled PyTorch, on all cases."""
         champion = state.best
         judgement = self.judgements.get(champion.id)
-        results: tuple[Result, ...] = ()
-        notes = tuple[str, ...]()
+        found = final.Findings()
         if judgement is not None and judgement.accepted:
             self.run.save_best(champion.source)
         if judgement is not None and judgement.accepted and self.task.measured:
             left = max(20.0, self.task.seconds - self._clock())
-            self.console.print(f"measuring {self.run.best} on {len(self.cases)} cases in fresh processes")
-            results, notes = final.measure(lab, champion, self.cases, left, self.run.meta.seed, self.console)
-            for result in results:
+            self.say(f"measuring {self.run.best} on {len(self.cases)} cases in fresh processes")
+            found = final.measure(lab, champion, self.cases, left, self.run.meta.seed, self.console)
+            for result in found.results:
                 ledger.append("result", result)
+        if found.doubt:  # it stays among the run's kernels
+            self.run.best.unlink()
         return final.report(
             self.run,
             self.problem,
@@ -201,7 +215,6 @@ class Job:
             self.events,
             self.judgements,
             self.cases,
-            results,
+            found,
             self._clock(),
-            notes,
         )

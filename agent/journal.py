@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -22,9 +23,7 @@ class Budget:
     seconds: float | None = None
     steps: int | None = None
     reserve: float = 0.15
-    """Share of the seconds that the search leaves to the caller's final measurement."""
-    tokens: int | None = None
-    dollars: float | None = None
+    """Share of the seconds after the start-up that the search leaves to the caller's final measurement."""
 
     def __post_init__(self) -> None:
         if self.seconds is None and self.steps is None:
@@ -33,22 +32,35 @@ class Budget:
             raise UsageError(f"budget: reserve must lie in [0, 1), got {self.reserve}")
 
     def allows(self, state: SearchState, elapsed: float) -> bool:
-        """True iff one more proposal, of average cost, fits into what is left."""
+        """True iff one more trial, of average length, fits into what is left.
+
+        What asking took is no part of the average: `Funds` sees to it, and what was saved needs no question.
+        """
         if self.steps is not None and state.step >= self.steps:
             return False
-        if self.tokens is not None and state.spent.tokens >= self.tokens:
-            return False
-        if self.dollars is not None and (state.spent.dollars is None or state.spent.dollars >= self.dollars):
-            return False
-        average = elapsed / state.step if state.step else 0.0
-        return self.seconds is None or elapsed + average < self.seconds * (1 - self.reserve)
+        began = state.run.elapsed
+        average = (elapsed - began - state.spent.seconds) / state.step if state.step else 0.0
+        return elapsed + max(average, 0.0) < self.end(began)
+
+    def end(self, began: float) -> float:
+        """Seconds of the run at which a search ends that began at some; infinite where none bound it."""
+        return math.inf if self.seconds is None else began + (self.seconds - began) * (1 - self.reserve)
 
 
 class Journal:
     """Reads recorded events back as long as there are any, then records new ones; keeps the state."""
 
-    def __init__(self, start: RunStarted, recorded: Sequence[AnyEvent], record: Record, clock: Clock) -> None:
+    def __init__(
+        self,
+        start: RunStarted,
+        recorded: Sequence[AnyEvent],
+        record: Record,
+        clock: Clock,
+        began: float | None = None,
+    ) -> None:
         """Begin the run, or go on with it; `record` returns when an event is durable.
+
+        `began` is when this session did, on `clock`; None: now.
 
         The end of a session is no step of the search: recorded `finished` events are passed over. Raises
         UsageError if `recorded` belongs to a run that was started differently.
@@ -57,7 +69,7 @@ class Journal:
         self._next = 0
         self._record = record
         self._clock = clock
-        self._began = clock()
+        self._began = clock() if began is None else began
         self._before = recorded[-1].elapsed if recorded else 0.0
         started = self._event(RunStarted, lambda: start)
         if started.model_copy(update={"elapsed": start.elapsed}) != start:

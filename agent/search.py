@@ -37,7 +37,16 @@ from agent.nominees import fruitless, nominate
 from agent.profiling.diagnose import lines
 from agent.state import SearchState
 from agent.trial import Trial
+from atrex.errors import AtrexError
 from atrex.records import Case
+
+
+class _Unanswered(Exception):
+    """The proposer has failed for good."""
+
+    def __init__(self, error: AtrexError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class Search:
@@ -56,18 +65,22 @@ class Search:
         profile: Profiler | None = None,
         progress: Callable[[str], object] = lambda _: None,
         clock: Clock = time.monotonic,
+        began: float | None = None,
     ) -> None:
         """`record` returns when an event is durable; `progress` takes a line for people; `clock` is in
-        seconds; `profile` is asked about each new incumbent.
+        seconds, and the session began on it when `began` says, or now; `profile` is asked about each new
+        incumbent.
 
         Raises UsageError if `recorded` belongs to a run that was started differently.
         """
         self.lab, self.proposer, self.retrieve = lab, proposer, retrieve
         self.budget, self.progress = budget, progress
-        self.journal = Journal(start, recorded, record, clock)
+        self.journal = Journal(start, recorded, record, clock, began)
         self.profile = profile
         self.trial = Trial(lab, self.journal)
         self._retrieved: tuple[str, Knowledge] | None = None
+        self.failure: AtrexError | None = None
+        """Why there was no answer any more, if the proposer's failing ended the search."""
 
     @property
     def state(self) -> SearchState:
@@ -75,13 +88,15 @@ class Search:
         return self.journal.state
 
     def run(self) -> SearchState:
-        """Search; `best` of the returned state is the best candidate, after Ctrl-C too."""
-        reason: Literal["exhausted", "budget", "interrupted"]
+        """Search; `best` of the returned state is the best candidate, after Ctrl-C or a `failure` too."""
+        reason: Literal["exhausted", "budget", "interrupted", "failed"]
         try:
             self._measure()
             reason = self._search()
         except KeyboardInterrupt:
             reason = "interrupted"
+        except _Unanswered as failed:
+            reason, self.failure = "failed", failed.error
         if self.journal.upcoming is None:
             self.journal.emit(Finished, lambda: Finished(reason=reason, best=self.state.incumbent))
         return self.state
@@ -146,8 +161,15 @@ class Search:
     def _answer(self) -> Proposal | Missed | None:
         """The best of what was timed where that is due, or nothing else is left; else the proposer's."""
         nomination = nominate(self.state) if self._due() else None
-        answer = nomination or self.proposer.propose(context.build(self.state, self._knowledge()))
+        answer = nomination or self._asked()
         return answer if answer or self.state.episode else nominate(self.state)
+
+    def _asked(self) -> Proposal | Missed | None:
+        seen = context.build(self.state, self._knowledge())
+        try:
+            return self.proposer.propose(seen)
+        except AtrexError as error:
+            raise _Unanswered(error) from None
 
     def _due(self) -> bool:
         """Whether nominees go before the gates now: nothing better turns up, or the budget is at its end."""

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # What must be seen on an H200, in calls of at most ten minutes. Run from the repository root
-# with the machine's own python3 (torch 2.11, triton 3.6); wheels that it lacks (pydantic, pydantic_core,
-# annotated_types, typing_inspection, typing_extensions, bm25s) are taken from .whl/ if that folder is there, and
-# a newer assembler from .ptxas/ptxas.xz (xz -c of .venv/…/triton/backends/nvidia/bin/ptxas-blackwell).
+# with the machine's own python3 (torch 2.11, triton 3.6). What it lacks is taken from .whl/ and .ptxas/, if they are
+# there: benchmarks/carry.sh makes them.
 #
 #   benchmarks/h200.sh optimize      # the main job, at most 8 minutes: report, ledger and best kernel into $OUT
 #   benchmarks/h200.sh fit           # inputs, reference and oracle of all 440 cases

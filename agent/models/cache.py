@@ -132,11 +132,11 @@ class Cached:
         """The model behind it."""
         return self._model.name
 
-    def complete(self, request: Request) -> Reply:
+    def complete(self, request: Request, *, seconds: float | None = None) -> Reply:
         """The recorded reply, or a new one, which is on the disk before it is returned."""
         if (known := self._shelf.find(self.provider, self.name, request)) is not None:
             return known
-        reply = self._model.complete(request)
+        reply = self._model.complete(request, seconds=seconds)
         self._shelf.put(self.provider, self.name, request, reply)
         return reply
 
@@ -151,8 +151,8 @@ class Replay:
         self.name = name
         self._shelf = Shelf(directory)
 
-    def complete(self, request: Request) -> Reply:
-        """The recorded reply. Raises UsageError when there is none."""
+    def complete(self, request: Request, *, seconds: float | None = None) -> Reply:
+        """The recorded reply, at once. Raises UsageError when there is none."""
         if (known := self._shelf.find(self.provider, self.name, request)) is not None:
             return known
         path = self._shelf.path(self.provider, self.name, request)

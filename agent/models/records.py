@@ -100,6 +100,10 @@ class Limits(Record):
     longest_wait_s: Annotated[float, Field(gt=0)] = 60.0  # a server's Retry-After may ask for more
     reply_bytes: Annotated[int, Field(ge=1)] = 1_000_000  # UTF-8 bytes of text; what is beyond is cut
 
+    def within(self, seconds: float) -> Limits:
+        """The same with a deadline that is not later than in so many seconds."""
+        return self.model_copy(update={"deadline_s": min(self.deadline_s, max(seconds, 0.001))})
+
     @property
     def wire_bytes(self) -> int:
         """Most bytes read from the line: token by token, an event is about a hundred times its text."""
@@ -117,5 +121,8 @@ class Model(Protocol):
     def name(self) -> str:
         """The model asked for."""
 
-    def complete(self, request: Request) -> Reply:
-        """The answer. Raises AtrexError (exit 2 or 3) when there is none, with the remedy in one line."""
+    def complete(self, request: Request, *, seconds: float | None = None) -> Reply:
+        """The answer, within so many seconds.
+
+        Raises AtrexError (exit 2 or 3) when there is none, with the remedy in one line.
+        """

@@ -48,13 +48,15 @@ class Remote(ABC):
         self._stream = stream
         self._thread = threading.local()
 
-    def complete(self, request: Request) -> Reply:
-        """The reply. Raises UsageError for what the server refuses, else EnvironmentProblem."""
+    def complete(self, request: Request, *, seconds: float | None = None) -> Reply:
+        """The reply, before the limits' deadline and within `seconds`, attempts and waits included.
+
+        Raises UsageError for what the server refuses, else EnvironmentProblem.
+        """
+        limits = self.limits if seconds is None else self.limits.within(seconds)
         body = self._user_fields(request)
         started = self._clock.now()
-        outcome = persist(
-            lambda left: self._attempt(request, body, left), self.limits, self._clock, self._rng
-        )
+        outcome = persist(lambda left: self._attempt(request, body, left), limits, self._clock, self._rng)
         if isinstance(outcome, Surrender):
             raise self._error(outcome)
         call, attempts = outcome

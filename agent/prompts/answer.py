@@ -10,6 +10,7 @@ import json
 import math
 import re
 import warnings
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from agent import dispatch
@@ -20,6 +21,7 @@ from atrex.errors import UsageError
 LONGEST_LINE = 300  # characters of a hypothesis that are kept
 _FIELD = r"^[ \t*#>_-]{0,20}%s[ \t*_]{0,10}:(.{1,2000})"
 _SEARCH, _MIDDLE, _REPLACE = "<<<<<<< SEARCH", "=======", ">>>>>>> REPLACE"
+_LARGEST = 2**63  # of an integer that is a parameter
 _PYTHON = ("python", "py", "python3", "")
 
 
@@ -38,8 +40,11 @@ class Answer:
     tunables: Tunables
 
 
-def parse(text: str, base: str) -> Answer:
-    """Read an answer whose edits, if any, are of `base`. Raises MalformedAnswer."""
+def parse(text: str, base: str, dims: Collection[str]) -> Answer:
+    """Read an answer whose edits, if any, are of `base`; `dims` are what a dispatch table may bound.
+
+    Raises MalformedAnswer.
+    """
     head = text.partition("```")[0].partition("<<<<<<<")[0]
     hypothesis = hypothesis_of(text)
     if not hypothesis:
@@ -50,7 +55,7 @@ def parse(text: str, base: str) -> Answer:
         technique=_word(_field(head, "technique")) or "unnamed",
         gain=_gain(_field(head, "gain")),
         source=source,
-        tunables=_tunables(_field(head, "tunables"), source),
+        tunables=_tunables(_field(head, "tunables"), source, dims),
     )
 
 
@@ -163,7 +168,7 @@ def _check(source: str) -> None:
         raise MalformedAnswer("the file has no class Model at its top level")
 
 
-def _tunables(text: str, source: str) -> Tunables:
+def _tunables(text: str, source: str, dims: Collection[str]) -> Tunables:
     """Values by parameter, each in ascending order where they are numbers, that the dispatch table has."""
     if not text or text.lower() in ("none", "{}", "-", "n/a"):
         return {}
@@ -176,11 +181,25 @@ def _tunables(text: str, source: str) -> Tunables:
         raise MalformedAnswer(f"TUNABLES need a dispatch table: {error}") from None
     if not isinstance(found, dict):
         raise MalformedAnswer("TUNABLES is no JSON object of lists")
-    known = {name for rule in table for name in rule.config}
+    if strange := sorted({name for rule in table for name in rule.bounds} - set(dims)):
+        raise MalformedAnswer(f"DISPATCH bounds {strange[0]!r}; bounds are of {', '.join(sorted(dims))}")
+    pairs = [pair for rule in table for pair in rule.config.items()]
+    if odd := [name for name, value in pairs if not (_sound(name) and (value is None or _sound(value)))]:
+        raise MalformedAnswer(f"DISPATCH: {odd[0]!r} has a value that is none")
+    known = {name for name, _ in pairs}
     tunables: Tunables = {}
     for name, values in found.items():
-        sound = isinstance(values, list) and values and all(isinstance(v, int | float | str) for v in values)
+        sound = isinstance(values, list) and values and all(map(_sound, values))
         if name not in known or not sound:
             raise MalformedAnswer(f"TUNABLES: {name} is no list of values for a parameter of the table")
         tunables[name] = tuple(sorted(set(values), key=lambda value: (isinstance(value, str), value)))
     return tunables
+
+
+def _sound(value: object) -> bool:
+    """Whether a JSON value can be a parameter's and stand in a ledger: no NaN, no half of a character."""
+    if isinstance(value, str):
+        return value.isprintable()
+    if isinstance(value, int):
+        return abs(value) < _LARGEST
+    return isinstance(value, float) and math.isfinite(value)

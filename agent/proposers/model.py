@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 from agent.context import Context
 from agent.events import AUTHORED, Missed, Proposal
+from agent.funds import Funds
 from agent.models.records import Message, Model, Reply, Request, Sampling, Stop
 from agent.prompts import answer, room
 from agent.prompts.answer import Answer, MalformedAnswer
 from agent.prompts.situation import situation
 from agent.prompts.statement import Brief, statement, system
 from atrex.candidate import Candidate, detect_dsl
+from atrex.errors import AtrexError
 from atrex.spending import Spending
 
 CONTEXT_TOKENS = 24_000
@@ -35,12 +39,17 @@ class Asking:
         sampling: Sampling | None = None,
         max_output_tokens: int | None = None,
         context_tokens: int = CONTEXT_TOKENS,
+        funds: Funds | None = None,
     ) -> None:
-        """`context_tokens` bounds the part of a prompt that changes."""
+        """`context_tokens` bounds the part of a prompt that changes, `funds` what is asked at all."""
         self._model = model
         self._sampling = sampling or Sampling()
         self._most = max_output_tokens
         self._room = context_tokens
+        self._funds = funds or Funds()
+        self._dims = frozenset(
+            name for case in brief.cases for name, extent in case.input.items() if type(extent) is int
+        )
         self._system = f"{system()}\n{statement(brief)}"
 
     def request(self, context: Context) -> Request:
@@ -53,27 +62,41 @@ class Asking:
             sample=context.step,
         )
 
-    def write(self, context: Context) -> Proposal | Missed:
-        """The model's answer. Raises AtrexError where there is none."""
+    def write(self, context: Context) -> Proposal | Missed | None:
+        """The model's answer; None when no more is to be asked. Raises AtrexError where there is none."""
+        if not self._funds.allow(context.spent):
+            return None
         request, spent = self.request(context), Spending()
         base = context.repair.candidate if context.repair else context.base
         for last in (False, True):
-            reply = self._model.complete(request)
+            reply = self._reply(request)
+            if reply is None:
+                late = Missed(reason="the time was up before its second answer", spent=spent)
+                return late if last else None
             spent += spending(request, reply)
             try:
-                return _proposal(context, base, _read(reply, base), spent)
+                return _proposal(context, base, self._read(reply, base), spent)
             except MalformedAnswer as error:
                 said = answer.hypothesis_of(reply.text)
-                if last or reply.stop is Stop.REFUSED:
+                if last or reply.stop is Stop.REFUSED or not self._funds.allow(context.spent + spent):
                     return Missed(reason=str(error), because=said, spent=spent)
                 request = _again(request, reply, str(error))
         raise AssertionError("unreachable")
 
+    def _reply(self, request: Request) -> Reply | None:
+        """The model's reply within the time that is left; None if that has run out meanwhile."""
+        try:
+            left = self._funds.left()
+            return self._model.complete(request, seconds=left if math.isfinite(left) else None)
+        except AtrexError:
+            if self._funds.left() <= 0:
+                return None
+            raise
 
-def _read(reply: Reply, base: Candidate) -> Answer:
-    if reply.stop in _STOPS:
-        raise MalformedAnswer(_STOPS[reply.stop])
-    return answer.parse(reply.text, base.source)
+    def _read(self, reply: Reply, base: Candidate) -> Answer:
+        if reply.stop in _STOPS:
+            raise MalformedAnswer(_STOPS[reply.stop])
+        return answer.parse(reply.text, base.source, self._dims)
 
 
 def _again(request: Request, reply: Reply, why: str) -> Request:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rich.table import Column, Table
+from rich.text import Text
 
 from atrex.commands.common import console_for_output, operator_cases, print_json
 from atrex.problem import Problem, load_problem, operators, resolve_operator
@@ -55,7 +56,7 @@ def show_operator(name: str, workload: str, gpu: str | None, *, as_json: bool) -
         return
     console = console_for_output()
     contract = problem.contract
-    console.print(f"[bold]{problem.operator}[/]: {problem.spec.summary}")
+    console.print(Text.assemble((problem.operator, "bold"), f": {problem.spec.summary}"))
     console.print(
         f"accumulator {contract.accumulator}, deterministic {contract.deterministic}, "
         f"must accept {', '.join(contract.layouts.must)}; may refuse {', '.join(contract.layouts.may_refuse)}"

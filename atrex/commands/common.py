@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -14,8 +14,10 @@ from rich.console import Console
 from atrex.commands.options import DeviceOption as DeviceOption
 from atrex.errors import EnvironmentProblem, UsageError
 from atrex.records import Case, Device
+from atrex.report.text import plain
 
 _WIDTH = 140
+_LINE = 2000  # characters of a line of progress
 
 
 def choose_device(option: DeviceOption) -> Device:
@@ -58,9 +60,26 @@ def operator_cases(workload: str, operator: str) -> tuple[Case, ...]:
 
 
 def console_for_output() -> Console:
-    """Standard output; wide enough for whole tables where it is no terminal that says its width."""
+    """Standard output; wide enough for whole tables where it is no terminal that says its width.
+
+    Text is never markup, here and in `console_for_progress`: kernels, models and files choose some of it.
+    """
     known = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console() if known else Console(width=_WIDTH)
+    return Console(width=None if known else _WIDTH, markup=False)
+
+
+def console_for_progress() -> Console:
+    """Standard error."""
+    return Console(stderr=True, markup=False, highlight=False)
+
+
+def speaker(console: Console, style: str = "") -> Callable[[str], None]:
+    """A printer of lines without what could steer a terminal: a model chooses some of their words."""
+
+    def say(line: str) -> None:
+        console.print(plain(line, _LINE), style=style or None)
+
+    return say
 
 
 def parse_budget(text: str) -> float:

@@ -116,7 +116,7 @@ def verify(path: Path, options: Options) -> None:
 def _judge(engine: Engine, problem: Problem, kernel: str, path: Path, options: Options) -> Judgement:
     if reason := too_large(engine, problem, kernel):
         raise EnvironmentProblem(f"{path}: {reason}")
-    console = Console(stderr=options.as_json)
+    console = Console(stderr=options.as_json, markup=False)
     if not options.as_json:
         console.print(
             f"contract inferred from {options.reference} (edit: --print-contract, --contract FILE):"

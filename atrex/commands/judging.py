@@ -43,7 +43,7 @@ def verify(
     operator = resolve_operator(operator)
     candidate = load_candidate(path, operator, dsl)
     chosen = choose_cases(workload, operator, cases)
-    console = Console(stderr=as_json)
+    console = Console(stderr=as_json, markup=False)
     with (
         Engine(choose_device(device), timeouts=timeouts_of(timeout)) as engine,
         Verifier(engine) as verifier,

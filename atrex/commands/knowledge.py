@@ -31,7 +31,7 @@ def search(
         return
     console = console_for_output()
     if index.notice:
-        console.print(f"[yellow]{index.notice}[/]")
+        console.print(index.notice, style="yellow")
     table = Table("item", "title", "ranks", "evidence", title=f"{len(hits)} items ({index.mode})")
     for hit in hits:
         ranks = ", ".join(f"{channel} {rank}" for channel, rank in hit.ranks.items())

@@ -7,6 +7,7 @@ import shutil
 from dataclasses import dataclass
 
 from rich.table import Table
+from rich.text import Text
 
 from atrex.assembler import Capability, assembler, fault
 from atrex.commands.common import DeviceOption, choose_device, console_for_output, print_json
@@ -50,7 +51,7 @@ def doctor(*, as_json: bool) -> None:
         return
     table = Table("check", "", "detail")
     for check in checks:
-        table.add_row(check.name, "[green]yes[/]" if check.ok else "[yellow]no[/]", check.detail)
+        table.add_row(check.name, Text("yes", "green") if check.ok else Text("no", "yellow"), check.detail)
     console_for_output().print(table)
 
 

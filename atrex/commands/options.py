@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+
+
+def _finite(value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is no amount")
+    return value
+
 
 DeviceOption = Literal["auto", "cpu", "cuda"]
 Device = Annotated[DeviceOption, typer.Option(help="auto: CUDA if there is a GPU, else CPU")]
@@ -25,8 +33,12 @@ Api = Annotated[
     Literal["responses", "chat"] | None, typer.Option(help="with gpt: which API [default: responses]")
 ]
 Tokens = Annotated[int | None, typer.Option(min=1, help="ask no more once this many are used, in and out")]
-Dollars = Annotated[float | None, typer.Option(min=0, help="ask no more once this much is spent")]
-Temperature = Annotated[float | None, typer.Option(min=0, help="sent to the model only if given")]
+Dollars = Annotated[
+    float | None, typer.Option(min=0, callback=_finite, help="ask no more once this much is spent")
+]
+Temperature = Annotated[
+    float | None, typer.Option(min=0, callback=_finite, help="sent to the model only if given")
+]
 Effort = Annotated[str | None, typer.Option(help="how much the model reasons; sent only if given")]
 OutputTokens = Annotated[int | None, typer.Option(min=1, help="most tokens of one answer")]
 UseKnowledge = Annotated[

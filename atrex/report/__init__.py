@@ -69,6 +69,7 @@ class RunReport(Record):
     candidates_accepted: int
     seconds: float
     judgement: Judgement | None = None  # on the best kernel
+    doubt: str = Field(default="", description="why a kernel that the gates accepted is not believed")
     cases: tuple[CaseScore, ...] = ()
     agent: str = ""  # who proposed, with its model
     spent: Spending | None = None  # on models
@@ -102,8 +103,8 @@ class RunReport(Record):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def accepted(self) -> bool:
-        """The best kernel passed every required gate."""
-        return self.judgement is not None and self.judgement.accepted
+        """The best kernel passed every required gate, and nothing spoke against it since."""
+        return self.judgement is not None and self.judgement.accepted and not self.doubt
 
     @computed_field  # type: ignore[prop-decorator]
     @property

@@ -20,10 +20,10 @@ from atrex.report.text import (
     machine,
     metrics,
     micros,
-    outcome,
     place,
     points,
     reason,
+    standing,
     unspoken,
 )
 from atrex.score import CaseScore
@@ -63,7 +63,7 @@ def render_html(report: RunReport) -> str:
 
 
 def _header(report: RunReport) -> str:
-    word = outcome(report.judgement)
+    word = standing(report)
     colour = "pass" if word == "ACCEPTED" else "fail"
     where = f" · {esc(report.provenance.hardware)}" if report.provenance else ""
     return (

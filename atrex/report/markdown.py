@@ -27,6 +27,7 @@ from atrex.report.text import (
     reason,
     speedup,
     spread,
+    standing,
     unspoken,
 )
 from atrex.score import CaseScore
@@ -41,7 +42,7 @@ def render_markdown(report: RunReport) -> str:
     """The whole report."""
     where = f" ({escape(report.provenance.hardware)})" if report.provenance else ""
     parts = [
-        f"# {escape(report.op)} on {report.device}{where}, {report.dsl}: {outcome(report.judgement)}",
+        f"# {escape(report.op)} on {report.device}{where}, {report.dsl}: {standing(report)}",
         table(("", ""), _facts(report)),
     ]
     if report.judgement:
@@ -106,6 +107,7 @@ def _facts(report: RunReport) -> list[tuple[str, str]]:
         ("asked", str(report.spent) if report.spent else ""),
         ("time", duration(report.seconds)),
         ("kernel", code(report.kernel or "")),
+        ("not believed", escape(report.doubt)),
         ("run", code(report.run)),
         ("command", code(report.command)),
     ]

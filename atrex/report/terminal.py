@@ -28,6 +28,7 @@ from atrex.report.text import (
     reason,
     speedup,
     spread,
+    standing,
     unspoken,
 )
 from atrex.score import CaseScore
@@ -61,7 +62,7 @@ def render_terminal(report: RunReport) -> RenderableType:
 def render_verdicts(judgement: Judgement) -> RenderableType:
     """Every gate with its status, reason, metrics, witness and the command that shows the failure again."""
     title = Text.assemble(
-        (plain(judgement.operator), "bold"), "  ", _outcome(judgement), f"  {judgement.level} level, "
+        (plain(judgement.operator), "bold"), "  ", _word(outcome(judgement)), f"  {judgement.level} level, "
     )
     title.append(f"{judgement.device}, seed {judgement.seed}, {duration(judgement.seconds)}")
     table = plain_table(caption="° tolerance-free: no threshold can be argued about")
@@ -89,11 +90,10 @@ def _headline(report: RunReport) -> Text:
     line = Text.assemble((plain(report.op), "bold"), f" · {report.device}")
     if report.provenance:
         line.append(f" ({plain(report.provenance.hardware)})")
-    return line.append(f" · {report.dsl}  ").append_text(_outcome(report.judgement))
+    return line.append(f" · {report.dsl}  ").append_text(_word(standing(report)))
 
 
-def _outcome(judgement: Judgement | None) -> Text:
-    word = outcome(judgement)
+def _word(word: str) -> Text:
     return Text(word, style="bold green" if word == "ACCEPTED" else "bold red")
 
 
@@ -113,6 +113,7 @@ def _facts(report: RunReport) -> Table:
         ("agent", plain(report.agent)),
         ("asked", str(report.spent) if report.spent else ""),
         ("kernel", plain(report.kernel) if report.kernel else "none accepted"),
+        ("not believed", plain(report.doubt)),
         ("run", plain(report.run)),
     ]
     stack = [

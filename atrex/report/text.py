@@ -150,6 +150,11 @@ def outcome(judgement: Judgement | None) -> str:
     return "UNDECIDED" if statuses & {Status.ERROR, Status.INCONCLUSIVE} else "INCOMPLETE"
 
 
+def standing(report: RunReport) -> str:
+    """How a run's best kernel stands: `outcome`, or NOT BELIEVED where something spoke against it later."""
+    return "NOT BELIEVED" if report.doubt else outcome(report.judgement)
+
+
 def unspoken(judgement: Judgement) -> list[str]:
     """Required gates without a verdict."""
     spoken = {v.gate for v in judgement.verdicts}

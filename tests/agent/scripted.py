@@ -46,7 +46,7 @@ class Scripted:
     provider: Provider = "anthropic"
     asked: list[Request] = field(default_factory=list)
 
-    def complete(self, request: Request) -> Reply:
+    def complete(self, request: Request, *, seconds: float | None = None) -> Reply:
         self.asked.append(request)
         answer = self.answer(request)
         if isinstance(answer, Reply):

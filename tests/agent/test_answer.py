@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent.prompts import answer
-from agent.prompts.answer import MalformedAnswer, parse
+from agent.prompts.answer import Answer, MalformedAnswer
 
 FENCE = "```"
 BASE = "import torch\n\n\nclass Model:\n    size = 1\n    size2 = 1\n# end\n# end\n"
@@ -15,6 +15,10 @@ TABLE = """\
 DISPATCH: list[tuple[dict[str, int], dict[str, object]]] = [({}, {"warps": 4})]
 # atrex: end
 """
+
+
+def parse(text: str, base: str) -> Answer:
+    return answer.parse(text, base, ("token_count", "hidden_size"))
 
 
 def fenced(source: str, language: str = "python") -> str:
@@ -85,6 +89,12 @@ def test_values_to_try_belong_to_the_table() -> None:
         (fenced(BASE).replace("GAIN", 'TUNABLES: {"warps": [8]}\nGAIN'), "need a dispatch table"),
         (fenced(TABLE + BASE).replace("GAIN", 'TUNABLES: {"stages": [8]}\nGAIN'), "stages"),
         (fenced(TABLE + BASE).replace("GAIN", 'TUNABLES: {"warps": []}\nGAIN'), "warps"),
+        *((fenced(TABLE + BASE).replace("GAIN", f'TUNABLES: {{"warps": [{value}, 4]}}\nGAIN'), "warps")
+          for value in ("NaN", "Infinity", "1e999", '"\\ud800"', "1" + "0" * 100)),
+        (fenced(TABLE.replace("({}", '({"n_rows": 64}, {"warps": 2}), ({}') + BASE).replace(
+            "GAIN", 'TUNABLES: {"warps": [2, 4]}\nGAIN'), "bounds are of hidden_size, token_count"),
+        (fenced(TABLE.replace('"warps": 4', '"warps": 1e999') + BASE).replace(
+            "GAIN", 'TUNABLES: {"warps": [2, 4]}\nGAIN'), "warps"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_named(text: str, why: str) -> None:

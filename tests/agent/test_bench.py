@@ -155,6 +155,26 @@ class TestLoop:
             assert len(found.results) == 6
             assert found.reasons == {f"{name}-001": "launch: boom" for name in SIZES}
 
+    def test_a_kernel_that_turns_out_to_be_wrong_loses_what_was_measured_before(
+        self, tmp_path: Path, replay: Agent
+    ) -> None:
+        """On the second or third case as on the first; the report is whole, now and when it is resumed."""
+        for number in range(3):
+            wrong = lambda c, case, _care, n=number: (  # noqa: E731
+                NotTimed("wrong output", kind=FaultKind.WRONG, candidate=c.id)
+                if case.id == f"rms_norm-00{n}"
+                else None
+            )
+            folder = tmp_path / str(number)
+            for _session in range(2):
+                found = run(folder, SyntheticLab(fault=wrong), replay)
+                rows = [result for result in found.results if result.operator == "rms_norm"]
+                assert len(rows) == 3
+                assert not any(result.accepted or result.latency for result in rows)
+                assert next(one for one in found.entrants if one.operator == "rms_norm").outcome == "rejected"
+                assert set(found.reasons) >= {f"rms_norm-00{n}" for n in range(3)}
+                assert report(found).S == 0
+
     def test_results_of_another_machine_policy_or_kernel_are_not_ours(self, tmp_path: Path) -> None:
         run(tmp_path, SyntheticLab())
         for hardware, policy in [("elsewhere", "p1-bench"), ("here", "p2-bench")]:

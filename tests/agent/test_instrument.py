@@ -17,7 +17,7 @@ from atrex.candidate import Candidate
 from atrex.judge import CandidateFault, Engine, HarnessError
 from atrex.measure import Protocol, Timing, protocol_for
 from atrex.problem import load_problem
-from atrex.records import Case, FaultKind
+from atrex.records import Case, FaultKind, Latency
 from atrex.roofline import load_hardware
 from traces.workload import load_workload
 
@@ -73,7 +73,36 @@ def test_a_final_measurement_says_what_it_could_not_measure(
     lab: Failing, failure: Callable[[], Exception]
 ) -> None:
     lab.failure = failure
-    results, notes = final.measure(lab, eager(PROBLEM.spec), CASES, 5.0, 1, Console(quiet=True))
-    assert [result.latency for result in results] == [None, None]
-    assert all("the kernel not measured: harness: " in note for note in notes)
-    assert len(notes) >= len(CASES)
+    found = final.measure(lab, eager(PROBLEM.spec), CASES, 5.0, 1, Console(quiet=True))
+    assert [result.latency for result in found.results] == [None, None]
+    assert all("the kernel not measured: harness: " in note for note in found.notes)
+    assert len(found.notes) >= len(CASES)
+    assert not found.doubt
+
+
+class Wrong(Failing):
+    """A champion of which one case's output is wrong, and then the hidden shapes'."""
+
+    where = ""
+
+    def time(
+        self, candidates: Sequence[Candidate], case: Case, rules: Protocol | None = None
+    ) -> list[Timing]:
+        if self.where in case.id:
+            raise CandidateFault(FaultKind.WRONG, "wrong output", candidates[0].id)
+        latency = Latency(median_us=5.0, p10_us=5.0, p90_us=5.0, n=9, method="wall")
+        return [Timing(latency, (5.0,) * 6) for _ in candidates]
+
+
+@pytest.mark.parametrize("where", [CASES[1].id, "token_count="])
+def test_a_champion_that_is_wrong_at_the_end_is_not_believed(where: str) -> None:
+    """On one of its cases, or on a shape that the search never saw: nothing of it counts."""
+    with Engine("cpu") as engine:
+        lab = Wrong(
+            engine, PROBLEM, load_hardware("H200"), None, protocol_for("cpu"), lambda _: Path("unused")
+        )
+        lab.where = where
+        found = final.measure(lab, KERNEL, CASES, 5.0, 1, Console(quiet=True))
+    assert where in found.doubt
+    assert len(found.results) == len(CASES)
+    assert not any(result.accepted or result.latency or result.vs_eager for result in found.results)

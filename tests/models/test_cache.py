@@ -32,7 +32,7 @@ class Paid:
     def __init__(self, text: str = "answer", then: Callable[[], None] = lambda: None) -> None:
         self.text, self.then, self.asked = text, then, 0
 
-    def complete(self, request: Request) -> Reply:
+    def complete(self, request: Request, *, seconds: float | None = None) -> Reply:
         self.asked += 1
         usage = Usage(input_tokens=3, output_tokens=2, cached_tokens=1)
         return Reply(text=self.text, stop=Stop.END, usage=usage, cost=0.5, model="m-1", seconds=1.25)
