@@ -143,7 +143,7 @@ class Opened:
             return AuthorProposer(options.agent, Recorded(self.answers), tuner)
         if options.agent in ("claude-code", "codex"):
             seconds = SHARE_OF_TIME * task.seconds
-            work = Assignment(options.agent, options.model, seconds, task.tokens, task.dollars)
+            work = Assignment(options.agent, options.model, seconds, task.tokens, task.dollars, left=left)
             return AuthorProposer(options.agent, ToolAuthor(run, brief, work, say), tuner)
         assert self.model is not None
         sampling = Sampling(temperature=options.temperature, effort=options.effort)

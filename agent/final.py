@@ -14,6 +14,7 @@ from agent.instrument import FAULTS, Instrument, told
 from agent.promote import geometric_mean
 from agent.proposers.baselines import compiled, eager
 from agent.state import SearchState
+from agent.workspace.account import Account
 from atrex.candidate import Candidate
 from atrex.judge import CandidateFault
 from atrex.measure import Protocol, Timing, protocol_for
@@ -23,6 +24,7 @@ from atrex.records import Case, Device, FaultKind, Judgement, Ratio, Result
 from atrex.report import DropoutEpisode, RunReport, Step
 from atrex.runs import Run
 from atrex.score import score_cases
+from atrex.spending import Spending
 
 
 def reserve(device: Device) -> float:
@@ -166,13 +168,21 @@ def report(
         doubt=found.doubt,
         cases=score_cases(cases, found.results, costs),
         agent=" ".join(filter(None, (state.run.proposer, str(run.meta.agent.get("model") or "")))),
-        spent=state.spent if state.answers else None,
+        spent=_spent(run, state),
         history=tuple(_steps(state, events)),
         dropout=tuple(_episodes(events)),
         provenance=run.meta.provenance,
         command=" ".join(run.meta.command),
         notes=(*state.notes, *found.notes),
     )
+
+
+def _spent(run: Run, state: SearchState) -> Spending | None:
+    """On models; a tool's session that was interrupted has cost something, and has no answer yet."""
+    if state.answers:
+        return state.spent
+    account = Account.of(run)
+    return account.spent if account.sessions else None
 
 
 def _steps(state: SearchState, events: Sequence[Event]) -> list[Step]:

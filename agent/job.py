@@ -24,6 +24,7 @@ from agent.retrieve import Retriever
 from agent.search import Search
 from agent.state import SearchState
 from agent.task import Task
+from agent.workspace.account import Account
 from atrex.candidate import Candidate
 from atrex.commands.common import choose_device, speaker
 from atrex.errors import AtrexError, RejectedError
@@ -51,6 +52,7 @@ class Job:
         self.agent = agent
         self.console = console
         self.started = time.monotonic()
+        self.elapsed = 0.0  # seconds of all sessions when the search ended
         self.device: Device = choose_device(run.meta.device)
         self.problem: Problem = load_problem(run.meta.operator)
         self.cases = task.cases
@@ -85,6 +87,7 @@ class Job:
             state = search.run()
         except TimingFault as fault:  # the search handles those of its proposals
             raise RejectedError(f"what the search starts from cannot be timed: {fault}") from None
+        self.elapsed = search.journal.elapsed
         if search.failure:
             self.failure = search.failure
             self.say(f"the search ends: {search.failure}")
@@ -134,7 +137,7 @@ class Job:
             profile=lab.bottlenecks if self.agent.options.agent != "search" else None,  # the tuner reads none
             progress=self.say,
             clock=self._clock,
-            began=0.0,
+            began=-Account.of(self.run).unrecorded(recorded),  # what a tool took before it was killed
         )
         return search
 
@@ -201,7 +204,7 @@ class Job:
         if judgement is not None and judgement.accepted:
             self.run.save_best(champion.source)
         if judgement is not None and judgement.accepted and self.task.measured:
-            left = max(20.0, self.task.seconds - self._clock())
+            left = max(20.0, self.task.seconds - self.elapsed)
             self.say(f"measuring {self.run.best} on {len(self.cases)} cases in fresh processes")
             found = final.measure(lab, champion, self.cases, left, self.run.meta.seed, self.console)
             for result in found.results:

@@ -122,6 +122,16 @@ class TestUsage:
         fails(said, 2, f"--budget '{budget}'", "90s or 5m")
         assert not (directory / "runs").exists()
 
+    @pytest.mark.parametrize("option", ["--dollars", "--temperature"])
+    @pytest.mark.parametrize("amount", ["inf", "nan", "-1", "much"])
+    def test_a_bad_amount(self, atrex: Atrex, directory: Path, option: str, amount: str) -> None:
+        fails(atrex("optimize", "--op", "rms_norm", "--agent", "claude", option, amount), 2, option)
+        assert not (directory / "runs").exists()
+
+    def test_an_option_that_means_nothing_to_a_baseline(self, atrex: Atrex) -> None:
+        said = atrex("bench", "--agent", "eager", "--device", "cpu", "--tokens", "5")
+        fails(said, 2, "--tokens means nothing to --agent eager")
+
     def test_an_empty_budget(self, atrex: Atrex) -> None:
         said = atrex("optimize", "--op", "rms_norm", "--device", "cpu", "--budget", "", "--case", "none")
         fails(said, 2, "--budget ''")

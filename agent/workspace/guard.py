@@ -28,6 +28,7 @@ from atrex import linux
 
 _TICK_MS = 500  # how often ended orphans are collected
 _SHARED_MEMORY = "size=1g,mode=1777"
+_EMPTY = "size=64k,mode=755"
 PROCESSES, FILES = "own processes", "read-only files"
 
 
@@ -37,6 +38,7 @@ class Plan:
 
     writable: tuple[str, ...]
     hidden: tuple[str, ...]
+    """Files and directories; a writable directory in one of these is seen all the same."""
     grace: float
 
     def to_json(self) -> str:
@@ -111,12 +113,24 @@ def _read_only(plan: Plan) -> None:
     for path in (*plan.writable, "/proc"):
         linux.set_read_only(Path(path), False)
     linux.mount("tmpfs", Path("/dev/shm"), "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, _SHARED_MEMORY)
-    os.chdir(os.getcwd())  # out of the directory as it was before it was mounted upon itself
-    for path in plan.hidden:
-        if os.path.isdir(path):
-            linux.mount("tmpfs", Path(path), "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=4k,mode=555")
-        elif os.path.exists(path):
-            linux.mount("/dev/null", Path(path), None, linux.MS_BIND)
+    here = os.getcwd()
+    for hidden in map(Path, plan.hidden):
+        if hidden.is_dir():
+            _empty(hidden, [Path(path) for path in plan.writable if Path(path).is_relative_to(hidden)])
+        elif hidden.exists():
+            linux.mount("/dev/null", hidden, None, linux.MS_BIND)
+    os.chdir(here)  # out of the directory as it was before it was mounted upon itself
+
+
+def _empty(directory: Path, kept: Sequence[Path]) -> None:
+    """Cover a directory by one that holds nothing but `kept`, which stay what they are."""
+    held = {path: os.open(path, os.O_PATH | os.O_DIRECTORY) for path in kept}
+    linux.mount("tmpfs", directory, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, _EMPTY)
+    for path, descriptor in held.items():
+        path.mkdir(parents=True)
+        linux.mount(f"/proc/self/fd/{descriptor}", path, None, linux.MS_BIND | linux.MS_REC)
+        os.close(descriptor)
+    linux.set_read_only(directory, True)
 
 
 def _own_processes(plan: Plan) -> None:

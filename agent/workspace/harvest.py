@@ -6,14 +6,18 @@ import ast
 import errno
 import os
 import stat
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from agent.models.keys import Key
+from agent.workspace.leaks import holds
 from agent.workspace.prepare import Workspace
 from atrex.candidate import Candidate, load_candidate
 from atrex.errors import UsageError
 
 MOST_VERSIONS = 64
+MOST_LETTERS = 16 << 20  # of all versions together; an honest kernel has some 10 000
 _SMALLEST_FILE = 4096  # bytes that an empty file is counted as, so that inodes are bounded too
 
 
@@ -42,12 +46,16 @@ def read_kernel(path: Path, operator: str) -> Candidate:
 class Harvest:
     """The versions of kernel.py in the order in which they appeared; the newest are kept."""
 
-    def __init__(self, workspace: Workspace, author: str) -> None:
+    def __init__(self, workspace: Workspace, author: str, keys: Sequence[Key]) -> None:
+        """A version that holds one of the keys is none: its source would be kept, shown and run."""
         self._workspace = workspace
         self._author = author
+        self._keys = keys
         self._seen: tuple[int, ...] | None = None
         self._versions: dict[str, Candidate] = {}
         self._count = 0
+        self.newest: Candidate | None = None
+        """The version that was last seen in place, whether or not it had been there before."""
 
     @property
     def versions(self) -> tuple[Candidate, ...]:
@@ -76,16 +84,26 @@ class Harvest:
         return self._take(candidate)
 
     def _take(self, candidate: Candidate) -> Candidate:
-        if candidate.id == self._workspace.skeleton.id or candidate.id in self._versions:
-            return self._versions.get(candidate.id, candidate)
-        if why := _incomplete(candidate.source):
+        if candidate.id == self._workspace.skeleton.id:
+            return candidate
+        self.newest = self._versions.get(candidate.id) or self._new(candidate)
+        return self.newest
+
+    def _new(self, candidate: Candidate) -> Candidate:
+        source = candidate.source
+        if why := "holds a key" if holds(source, self._keys) else _incomplete(source):
             raise UsageError(f"{self._workspace.kernel.name}: {why}")
         self._count += 1
         found = replace(candidate, note=f"{self._author}, version {self._count}")
         self._versions[found.id] = found
-        if len(self._versions) > MOST_VERSIONS:
+        while self._too_many():
             del self._versions[next(iter(self._versions))]
         return found
+
+    def _too_many(self) -> bool:
+        """Whether the oldest has to go: all of them are written to the disk whenever one is new."""
+        size = sum(len(version.source) for version in self._versions.values())
+        return len(self._versions) > MOST_VERSIONS or (size > MOST_LETTERS and len(self._versions) > 1)
 
 
 def _incomplete(source: str) -> str:

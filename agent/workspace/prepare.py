@@ -32,7 +32,7 @@ class Workspace:
     hidden: tuple[Case, ...]
     """Never in the directory: for the judge alone."""
     skeleton: Candidate
-    """What kernel.py held at first."""
+    """What kernel.py holds while nothing has been written; no version of the kernel."""
 
     @property
     def kernel(self) -> Path:
@@ -54,18 +54,20 @@ def prepare(
     *,
     hidden: Sequence[Case] = (),
     knowledge: Knowledge = Knowledge(),  # noqa: B008 - frozen
+    kernel: str = "",
 ) -> Workspace:
     """Write the directory, which must be empty or absent: `cases` are seen there, `hidden` are not.
 
+    `kernel`: what kernel.py holds in place of the skeleton, from an earlier session.
     Raises UsageError if it is neither or cannot be written, or for a dsl without a skeleton.
     """
     if both := {case.id for case in cases} & {case.id for case in hidden}:
         raise UsageError(f"case {min(both)} is both visible and hidden")
     operator, skeleton = problem.operator, code.skeleton(problem.spec, dsl)
     files = {
-        "TASK.md": task(problem, cases, _bounds(problem, cases, device), device, dsl),
+        "TASK.md": task(problem, cases, _bounds(problem, cases, device), device, dsl, begun=bool(kernel)),
         "reference.py": code.reference(problem),
-        KERNEL: skeleton,
+        KERNEL: kernel or skeleton,
         "verify": code.command("verify", operator, device, CASES),
         "measure": code.command("measure", operator, device, CASES),
         **_notes(knowledge),

@@ -7,7 +7,7 @@ import re
 import selectors
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,6 +18,7 @@ from agent.models.keys import Key
 from agent.workspace import tools
 from agent.workspace.guard import Plan
 from agent.workspace.harvest import Harvest, used_bytes
+from agent.workspace.leaks import remove_holders
 from agent.workspace.meters import Meter
 from agent.workspace.prepare import Workspace
 from agent.workspace.process import Agent
@@ -32,10 +33,11 @@ PROMPT = (
     "Read TASK.md in this directory and do what it asks: write kernel.py, check it with ./verify and "
     "./measure, and make it faster until the gains end or you are stopped. Nobody answers questions."
 )
-Reason = Literal["done", "time", "tokens", "dollars", "turns", "disk", "failed"]
+Reason = Literal["done", "time", "tokens", "dollars", "turns", "disk", "failed", "interrupted"]
 
-_TICK = 0.2  # seconds between looks at the limits while the tool is silent
+_TICK = 0.2  # seconds between looks at the limits while the tool is silent, and between records
 _SLOW_TICK = 1.0  # seconds between looks at the disk
+_KEEP_TICK = 5.0  # seconds between records of a session that has nothing new but its length
 _KEY_TROUBLE = re.compile(r"log ?in|api key|authenticat|unauthori[sz]ed|\b401\b", re.IGNORECASE)
 
 
@@ -58,19 +60,21 @@ class Session(Record):
 
     tool: Tool
     version: str
-    model: str
+    model: str = ""
     """As the tool names it; empty if it does not."""
-    reason: Reason
+    reason: Reason = "interrupted"
+    """`interrupted`: Atrex ended first, or has not come to the session's end yet."""
     detail: str = ""
     """One line, where there is something to say."""
-    seconds: float
-    tokens: int | None
-    dollars: float | None
-    turns: int | None
-    versions: tuple[Candidate, ...]
+    seconds: float = 0.0
+    tokens: int | None = None
+    """None, here and below: the tool has not said."""
+    dollars: float | None = None
+    turns: int | None = None
+    versions: tuple[Candidate, ...] = ()
     """Every version of the kernel that was seen, in order; the newest are kept."""
-    kernel: Candidate | None
-    """The version that was left."""
+    kernel: Candidate | None = None
+    """The version that was left; while nothing has ended, the last that was whole."""
     objection: str = ""
     """Why that is none."""
     transcript: Path
@@ -78,6 +82,9 @@ class Session(Record):
     """Lines that are no events."""
     walls: tuple[str, ...] = ()
     """What stood around the tool: see agent.workspace.guard."""
+
+
+Keep = Callable[[Session], object]
 
 
 def run(
@@ -89,17 +96,20 @@ def run(
     prompt: str = PROMPT,
     model: str = "",
     hide: Sequence[Path] = (),
+    keep: Keep = lambda _: None,
 ) -> Session:
     """Let a tool work in the directory until it ends or a limit ends it.
 
     `hide`: directories and files that the tool should not see besides the workloads, such as the run's own.
+    `keep` takes the session as it stands (`interrupted`), again when it has changed, and at its end: after
+    any exception, Ctrl-C among them, the last one holds what was used and saved.
     Raises EnvironmentProblem (exit 3) if the tool is not installed, does not start or has no key.
     """
     started = time.monotonic()
     if transcript.resolve().is_relative_to(workspace.directory.resolve()):
         raise UsageError(f"{transcript}: a transcript is kept outside the tool's directory")
     executable, key = tools.locate(tool), tools.key_of(tool)
-    home, harvest = _new_home(workspace, tool), Harvest(workspace, tool)
+    home, harvest = _new_home(workspace, tool), Harvest(workspace, tool, [key])
     meter = tools.meter(tool, home, model)
     try:
         environment = tools.environment(tool, home)
@@ -112,28 +122,12 @@ def run(
             Transcript(transcript, [key], limits.transcript_bytes) as kept,
             Agent(command, workspace.directory, environment, prompt, plan) as agent,
         ):
-            work = _Work(agent, meter, harvest, kept, limits, workspace.directory, started)
-            reason, detail = work.to_the_end(key)
+            blank = Session(tool=tool, version=version, transcript=transcript, walls=agent.walls)
+            work = _Work(agent, meter, harvest, kept, limits, workspace.directory, started, blank, keep)
+            return work.to_the_end(key)
     finally:
         shutil.rmtree(home, ignore_errors=True)
-    kernel, objection = _left(harvest)
-    return Session(
-        tool=tool,
-        version=version,
-        model=meter.model,
-        reason=reason,
-        detail=detail,
-        seconds=time.monotonic() - started,
-        tokens=meter.tokens,
-        dollars=meter.dollars,
-        turns=meter.turns,
-        versions=harvest.versions,
-        kernel=kernel,
-        objection=objection,
-        transcript=transcript,
-        garbage=work.garbage,
-        walls=agent.walls,
-    )
+        remove_holders(workspace.directory, [key])
 
 
 def _new_home(workspace: Workspace, tool: Tool) -> Path:
@@ -165,24 +159,53 @@ class _Work:
         limits: Limits,
         directory: Path,
         started: float,
+        blank: Session,
+        keep: Keep,
     ) -> None:
         self.agent, self.meter, self.harvest, self.kept = agent, meter, harvest, kept
         self.limits, self.directory, self.started = limits, directory, started
+        self.blank, self.keep = blank, keep
         self.lines, self.complaints = Lines(), Tail()
         self.garbage = 0
-        self._next_look = 0.0
+        self._next_look = self._next_record = 0.0
+        self._recorded: object = None
 
-    def to_the_end(self, key: Key) -> End:
-        """How the tool ended, by itself or by a limit; nothing of it is left then."""
-        stopped = self.follow()
-        code = self.agent.end()
-        self.drain()
-        self.meter.poll()
+    def to_the_end(self, key: Key) -> Session:
+        """The whole session: the tool ends by itself, by a limit, or by an exception on our side."""
+        try:
+            stopped, code = self.follow(), self.ended()
+        except BaseException:
+            self.keep(self.so_far())  # at once: ending the tool takes seconds, in which Ctrl-C may come again
+            self.ended()
+            self.keep(self.so_far())
+            raise
         reason, detail = stopped or _own_end(self.meter, code, self.complaints.text, key.variable)
         detail = " ".join(self.kept.scrub(detail).split())[:500]
         self.kept.note("stderr", self.complaints.text)
         self.kept.note("end", f"{reason}: {detail}" if detail else reason)
-        return reason, "; ".join(filter(None, [detail, self.kept.trouble]))
+        detail = "; ".join(filter(None, [detail, self.kept.trouble]))
+        kernel, objection = _left(self.harvest)
+        session = self.so_far(reason=reason, detail=detail, kernel=kernel, objection=objection)
+        self.keep(session)
+        return session
+
+    def ended(self) -> int:
+        """End the tool and take in its last words and deeds; its exit code."""
+        code = self.agent.end()
+        self.drain()
+        self.harvest.look()
+        self.meter.poll()
+        return code
+
+    def so_far(self, **more: object) -> Session:
+        """The session as it stands, without a key in any of its words."""
+        meter = self.meter
+        sums = {"tokens": meter.tokens, "dollars": meter.dollars, "turns": meter.turns}
+        saved = {"versions": self.harvest.versions, "kernel": self.harvest.newest}
+        seen = {"model": meter.model, "garbage": self.garbage, "seconds": time.monotonic() - self.started}
+        found = self.blank.model_copy(update={**seen, **sums, **saved, **more})
+        texts = {name: self.kept.scrub(text) for name, text in found if isinstance(text, str)}
+        return found.model_copy(update=texts)
 
     def follow(self) -> End | None:
         """Return when the tool has ended or given up (None), or with the limit that it has reached."""
@@ -195,6 +218,7 @@ class _Work:
                     if not self._read(key.fd):
                         selector.unregister(key.fileobj)
                 self.harvest.look()
+                self._record()
                 if end := self._reached():
                     return end
                 if self.meter.outcome == "failed" or (not ready and self.agent.code is not None):
@@ -223,6 +247,18 @@ class _Work:
         self.garbage += found is None
         if found is None or self.meter.read(found):
             self.kept.add(line)
+
+    def _record(self) -> None:
+        """Keep the session, where it has changed; a kill has no time for that."""
+        now = time.monotonic()
+        if now < self._next_record:
+            return
+        self._next_record = now + _TICK
+        meter, age = self.meter, int((now - self.started) / _KEEP_TICK)
+        state = (meter.tokens, meter.dollars, meter.turns, self.harvest.newest, age)
+        if state != self._recorded:
+            self.keep(self.so_far())
+            self._recorded = state
 
     def _reached(self) -> End | None:
         limits, meter = self.limits, self.meter

@@ -6,13 +6,7 @@ import random
 from collections.abc import Sequence
 from itertools import pairwise
 
-from atrex.problem import Init, Input, Problem
 from atrex.records import Case
-
-OFF_GRID = 6  # hidden shapes beyond those of production
-FIRST_NUMBER = 1000  # of such a shape, so that its id is none of production's
-_EXTENTS = (1, 3, 7, 13, 31, 65, 127, 257, 509, 1021, 2049)
-_MOST_ELEMENTS = 1 << 24  # of the largest tensor: these shapes are about edges, not about size
 
 
 def split(cases: Sequence[Case], seed: int, share: float) -> tuple[tuple[Case, ...], tuple[Case, ...]]:
@@ -30,39 +24,3 @@ def split(cases: Sequence[Case], seed: int, share: float) -> tuple[tuple[Case, .
     edges = [i * len(order) // count for i in range(count + 1)] if count else []
     hidden = {dice.choice(order[low:high]).id for low, high in pairwise(edges)}
     return tuple(c for c in cases if c.id not in hidden), tuple(c for c in cases if c.id in hidden)
-
-
-def off_grid(problem: Problem, cases: Sequence[Case], seed: int, count: int = OFF_GRID) -> tuple[Case, ...]:
-    """Up to `count` legal shapes off the production grid, of weight 0 and in an order of the seed's.
-
-    They are drawn from those that the problem names; where it names none, the free extents of a production
-    case are replaced by odd ones. `cases` are production's, for their constructor arguments and phase.
-    """
-    dice = random.Random(f"off the grid/{seed}")
-    named = list(getattr(problem.module, "ODD", ())) or _odd_extents(problem, cases, dice)
-    dice.shuffle(named)
-    first = max([FIRST_NUMBER, *(1 + int(case.id.rpartition("-")[2]) for case in cases)])
-    found = list[Case]()
-    for number, (init, input) in enumerate(named, first):
-        case = Case(
-            operator=problem.operator,
-            id=f"{problem.operator}-{number}",
-            init=dict(init),
-            input=dict(input),
-            phase=cases[0].phase,
-            weight=0.0,
-        )
-        if not problem.complaint(case) and problem.elements(problem.shape(case)) <= _MOST_ELEMENTS:
-            found.append(case)
-    return tuple(found[:count])
-
-
-def _odd_extents(problem: Problem, cases: Sequence[Case], dice: random.Random) -> list[tuple[Init, Input]]:
-    shapes = list[tuple[Init, Input]]()
-    for _ in range(4 * OFF_GRID):
-        case = dice.choice(cases)
-        extents: dict[str, object] = {n: dice.choice(_EXTENTS) for n in problem.spec.dims if n in case.input}
-        if isinstance(whole := case.input.get("shape"), list):
-            extents["shape"] = [dice.choice(_EXTENTS) for _ in whole]
-        shapes.append((case.init, {**case.input, **extents}))
-    return shapes

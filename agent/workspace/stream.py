@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from agent.models.keys import Key
+from agent.workspace.leaks import scrub
 from atrex.errors import UsageError
 
 LONGEST_LINE = 4 << 20  # bytes; an event that holds a whole kernel file is far below
@@ -95,9 +96,7 @@ class Transcript:
 
     def scrub(self, text: str) -> str:
         """The text without any key."""
-        for key in self._keys:
-            text = key.scrub(text)
-        return text
+        return scrub(text, self._keys)
 
     def add(self, line: bytes) -> None:
         """Append a line; past the limit one that says so, and then nothing."""

@@ -25,16 +25,27 @@ _RULES = """\
 
 Changing `cases.yaml`, `reference.py`, `verify` or `measure` changes nothing: the judge has its own.
 """
+_SKELETON = "which now holds a skeleton"
+_BEGUN = "which holds what an earlier session had saved when it was interrupted: go on from there"
 
 
 def task(
-    problem: Problem, cases: Sequence[Case], bounds: Mapping[str, Bound], device: Device, dsl: Dsl
+    problem: Problem,
+    cases: Sequence[Case],
+    bounds: Mapping[str, Bound],
+    device: Device,
+    dsl: Dsl,
+    *,
+    begun: bool = False,
 ) -> str:
-    """The page. `bounds` are rooflines by case id; empty where this machine's are not known."""
+    """The page. `bounds` are rooflines by case id; empty where this machine's are not known.
+
+    `begun`: the kernel file is an earlier session's, and no skeleton.
+    """
     parts = [
         f"# Write a fast kernel for `{problem.operator}`\n",
         f"{_plain(problem.spec.summary)}. `reference.py` says exactly what; make it fast on this machine "
-        f"({device}), in {dsl}, in `kernel.py`, which now holds a skeleton.\n",
+        f"({device}), in {dsl}, in `kernel.py`, {_BEGUN if begun else _SKELETON}.\n",
         "    ./verify                  all gates on the cases below: what is wrong, and how to repeat it",
         "    ./verify --level screen   a quick look; --gate NAME and --case N narrow it further",
         "    ./measure --quick         its time on each case; ./measure reference.py: eager PyTorch's\n",

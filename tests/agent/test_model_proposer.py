@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from agent.events import Judged, Missed, Profiled, Promoted, Proposal, Settled, load_event
+from agent.funds import Funds
 from agent.journal import Budget
 from agent.lab import TimingFault
 from agent.models.cache import Cached
@@ -15,9 +16,11 @@ from agent.models.records import Reply, Request, Stop
 from agent.profiling.records import Bottleneck
 from agent.prompts import room
 from agent.proposers.author import TUNER_PATIENCE, Recorded
+from agent.proposers.model import Asking
 from agent.state import SearchState, fold
 from atrex.spending import Spending
 from tests.agent.scripted import (
+    BRIEF,
     Scripted,
     by_size,
     factor,
@@ -55,10 +58,11 @@ def test_what_answers_cost_is_counted_once(synthetic: Any) -> None:
 
 
 @pytest.mark.parametrize("limit", [{"tokens": 2500}, {"dollars": 0.025}])
-def test_a_budget_of_tokens_or_dollars_ends_the_search(synthetic: Any, limit: dict[str, Any]) -> None:
+def test_a_budget_of_tokens_or_dollars_ends_the_asking(synthetic: Any, limit: dict[str, Any]) -> None:
     events, model = list[Any](), Scripted(script)
-    state = search_with(synthetic, model, events, budget=Budget(steps=50, **limit)).run()
-    assert state.finished == "budget"
+    author = Asking(model, BRIEF, funds=Funds(**limit))
+    state = search_with(synthetic, model, events, author=author, budget=Budget(steps=50)).run()
+    assert state.finished == "exhausted"
     assert len(model.asked) == 3
 
 

@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from agent import bench, optimize
+from agent import bench, final, optimize
 from agent.agents import AgentOptions, open_agent
 from agent.bench_agents import Unanswered
 from agent.bench_plan import OperatorPlan, Selection
 from agent.bench_search import SearchingAgent
 from agent.events import Event, Finished, RunStarted
 from agent.history import EVENT_ENTRY
+from agent.state import fold
+from agent.workspace.account import Account
+from agent.workspace.session import Session
 from atrex.candidate import Candidate
 from atrex.errors import EnvironmentProblem, UsageError
 from atrex.ledger import Ledger
@@ -205,3 +208,15 @@ def test_one_that_did_not_is(tmp_path: Path, reason: Any, monkeypatch: pytest.Mo
     monkeypatch.setattr("agent.bench_search.Job", Failing)
     with pytest.raises(Unanswered, match="no credit"):
         agent.kernel("rms_norm")
+
+
+def test_an_interrupted_session_of_a_tool_is_no_gift(tmp_path: Path) -> None:
+    """It has no answer in the ledger yet, but the report says what it has cost."""
+    run = made(tmp_path)
+    state = fold([RunStarted(operator="rms_norm", seed=1, proposer="codex", start=KERNEL, cases=())])
+    assert final._spent(run, state) is None
+    session = Session(tool="codex", version="1", tokens=500, dollars=0.5, transcript=tmp_path / "t.jsonl")
+    Account().plus(session).save(run)
+    spent = final._spent(run, state)
+    assert spent
+    assert (spent.tokens, spent.dollars) == (500, 0.5)

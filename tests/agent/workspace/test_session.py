@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from agent.workspace.prepare import Workspace
 from agent.workspace.session import Limits, Session, run
 from agent.workspace.tools import Tool
 from atrex.errors import EnvironmentProblem, UsageError
+from tests.agent.workspace.conftest import KEYS
 from traces.workload import WORKLOADS
 
 pytestmark = pytest.mark.usefixtures("doubles")
@@ -25,10 +27,16 @@ BOTH = pytest.mark.parametrize("tool", ["claude-code", "codex"])
 HONEST = Path(__file__).parents[2] / "honest" / "rms_norm" / "cpp" / "scalar.py"
 
 
-def session(workspace: Workspace, prompt: str, tool: Tool = "claude-code", **limits: Any) -> Session:
+def session(
+    workspace: Workspace,
+    prompt: str,
+    tool: Tool = "claude-code",
+    keep: Callable[[Session], object] = lambda _: None,
+    **limits: Any,
+) -> Session:
     bounds = Limits(**{"seconds": 60.0, "grace": 0.3, **limits})
     transcript = workspace.directory.parent / "kept" / "transcript.jsonl"
-    return run(workspace, tool, limits=bounds, transcript=transcript, prompt=prompt)
+    return run(workspace, tool, limits=bounds, transcript=transcript, prompt=prompt, keep=keep)
 
 
 def marked(marker: str) -> list[psutil.Process]:
@@ -208,6 +216,85 @@ def test_its_environment_holds_no_foreign_secret(workspace: Workspace, tool: Too
         assert absent not in text
     other = {"claude-code": "CODEX_API_KEY", "codex": "ANTHROPIC_API_KEY"}[tool]
     assert other not in text
+
+
+@BOTH
+def test_a_kernel_that_holds_a_key_is_kept_nowhere(workspace: Workspace, tool: Tool) -> None:
+    kept = list[Session]()
+    found = session(workspace, "leaks", tool, kept.append)
+    assert (found.kernel, found.objection) == (None, "kernel.py: holds a key")
+    assert [each.source for each in found.versions] == ["class Model: a = 1\n"]
+    assert not any(secret in each.model_dump_json() for each in kept for secret in KEYS.values())
+    files = [path for path in workspace.directory.parent.rglob("*") if path.is_file()]
+    assert workspace.directory / "TASK.md" in files
+    assert not [path for path in files for secret in KEYS.values() if secret in path.read_text()]
+
+
+@BOTH
+def test_a_key_is_in_no_word_of_a_session(workspace: Workspace, tool: Tool) -> None:
+    kept = list[Session]()
+    found = session(workspace, "talks", tool, kept.append)
+    assert found.model == "model-[key removed]"
+    assert found.detail.startswith("the key [key removed] is refused")
+    assert not any(secret in each.model_dump_json() for each in kept for secret in KEYS.values())
+
+
+def test_a_key_is_in_no_version_of_a_tool(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "tools"
+    own.mkdir()
+    (own / "claude").write_text(f"#!/bin/sh\necho 1.0 {KEYS['ANTHROPIC_API_KEY']}\n")
+    (own / "claude").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{own}{os.pathsep}{os.environ['PATH']}")
+    assert session(workspace, "nothing").version == "1.0 [key removed]"
+
+
+@BOTH
+def test_a_session_is_told_of_as_it_goes(workspace: Workspace, tool: Tool) -> None:
+    kept = list[Session]()
+    found = session(workspace, "versions", tool, kept.append)
+    assert kept[-1] == found
+    assert {each.reason for each in kept[:-1]} == {"interrupted"}
+    assert [len(each.versions) for each in kept] == sorted(len(each.versions) for each in kept)
+    sums = list(dict.fromkeys(each.tokens for each in kept))
+    assert len(sums) > 2  # the first of them may be None: nothing has been told yet
+    assert sums[-1] == 600
+    assert Session.model_validate_json(kept[-2].model_dump_json()) == kept[-2]
+
+
+@BOTH
+def test_an_interrupted_session_is_told_of_to_its_last_word(workspace: Workspace, tool: Tool) -> None:
+    kept, pressed = list[Session](), list[bool]()
+
+    def keep(each: Session) -> None:
+        kept.append(each)
+        if each.tokens and not pressed:
+            pressed.append(True)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        session(workspace, "farewell", tool, keep, grace=10.0)
+    at_once, last = kept[-2:]
+    assert (at_once.reason, len(at_once.versions)) == ("interrupted", 1)
+    assert 0 < (at_once.tokens or 0) <= 100
+    assert (last.reason, last.tokens) == ("interrupted", 5100)
+    assert [each.source for each in last.versions] == ["class Model: a = 1\n", "class Model: b = 2\n"]
+    assert last.kernel == last.versions[1]
+    assert last.dollars
+    assert last.seconds > 0
+    assert not workspace.home.exists()
+
+
+def test_the_place_around_its_directory_can_be_hidden(workspace: Workspace) -> None:
+    around = workspace.directory.parent
+    (around / "run.json").write_text("a seed")
+    limits, transcript = Limits(seconds=60.0), around / "transcript.jsonl"
+    found = run(
+        workspace, "claude-code", limits=limits, transcript=transcript, prompt="called", hide=[around]
+    )
+    assert ("beside ['work']" if guard.FILES in found.walls else "run.json") in transcript.read_text()
+    assert (around / "run.json").read_text() == "a seed"
 
 
 def test_a_pipe_in_the_kernels_place_blocks_nobody(workspace: Workspace) -> None:

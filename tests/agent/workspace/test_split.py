@@ -8,11 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.workspace.prepare import workload
-from agent.workspace.split import off_grid, split
-from atrex.problem import load_problem, operators
+from agent.workspace.split import split
 from atrex.records import Case
-from traces.workload import load_workload
 
 WEIGHTS = st.lists(st.floats(0, 10), min_size=0, max_size=40)
 SHARES = st.floats(0, 0.99)
@@ -73,25 +70,3 @@ def test_seeds_differ() -> None:
 def test_a_share_is_one() -> None:
     with pytest.raises(ValueError, match=r"\[0, 1\)"):
         split(cases([1.0]), 0, 1.0)
-
-
-FEW = ("rms_norm", "layer_norm", "unified_attention", "silu_and_mul")
-EVERY = [pytest.param(name, marks=() if name in FEW else pytest.mark.slow, id=name) for name in operators()]
-
-
-@pytest.mark.parametrize("operator", EVERY)
-def test_shapes_off_the_grid_are_legal_and_new(operator: str) -> None:
-    problem = load_problem(operator)
-    production = load_workload("atrex-bench").cases(operator)
-    found = off_grid(problem, production, 5)
-    assert len(found) == 6
-    assert len({case.id for case in found}) == 6
-    shapes = [problem.shape(case) for case in production]
-    for case in found:
-        assert problem.complaint(case) == ""
-        assert problem.shape(case) not in shapes
-        assert case.weight == 0
-    assert found == off_grid(problem, production, 5)
-    both = workload(operator, (*production, *found)).cases(operator)
-    assert [(c.id, c.input, c.init) for c in both] == [(c.id, c.input, c.init) for c in (*production, *found)]
-    assert found != off_grid(problem, production, 6)

@@ -30,6 +30,9 @@ class Voice(Protocol):
 
     def fail(self, text: str) -> None: ...
 
+    def name(self, model: str) -> None:
+        """Say which model answers."""
+
 
 def write(source: str) -> None:
     Path("kernel.py").write_text(source)
@@ -138,6 +141,60 @@ def environment(voice: Voice) -> None:
     voice.end(" ".join(f"{name}={value}" for name, value in os.environ.items()))
 
 
+def key() -> str:
+    return next(value for name, value in os.environ.items() if name in ("ANTHROPIC_API_KEY", "CODEX_API_KEY"))
+
+
+def leaks(voice: Voice) -> None:
+    """Its key in the kernel, after a version without it, and in a file beside it."""
+    for path, text in (("kernel.py", FIRST), ("notes.txt", key()), ("kernel.py", f"{FIRST}# {key()}\n")):
+        Path(path).write_text(text)
+        voice.say("saved")
+        time.sleep(0.3)
+    voice.end("done")
+
+
+def talks(voice: Voice) -> None:
+    """Its key in the name of the model and in the complaint."""
+    voice.name(f"model-{key()}")
+    voice.say("now named")
+    voice.fail(f"the key {key()} is refused")
+
+
+def cut_off(voice: Voice, count: str) -> None:
+    """So many versions and half of the next, when its tokens are used up."""
+    for number in range(int(count)):
+        write(f"class Model: a = {number}\n")
+        voice.say("saved")
+        time.sleep(0.3)
+    write("class Model:\n    def forward(self, x")
+    while True:
+        voice.say("more", tokens=1_000_000)
+        time.sleep(0.1)
+
+
+def farewell(voice: Voice) -> None:
+    """When it is told to end, it saves what it has and makes a last call."""
+
+    def end(*_: object) -> None:
+        write(SECOND)
+        voice.say("farewell", tokens=5000)
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, end)
+    write(FIRST)
+    voice.say("working")
+    while True:
+        signal.pause()
+
+
+def called(voice: Voice) -> None:
+    """How it was called, what was in the kernel's place, and what lies beside its directory."""
+    voice.say(f"arguments {' '.join(sys.argv)}")
+    voice.say(f"kernel {Path('kernel.py').read_text()!r}, beside {os.listdir('..')}")
+    voice.end("done")
+
+
 def pipe(voice: Voice) -> None:
     """Leaves something at the kernel's place that would block its reader."""
     os.unlink("kernel.py")
@@ -146,7 +203,8 @@ def pipe(voice: Voice) -> None:
 
 
 MODES = {each.__name__: each for each in (
-    wrong_then_right, versions, spend, hang, fork, garbage, crash, refused, fill, spy, environment, pipe
+    wrong_then_right, versions, spend, hang, fork, garbage, crash, refused, fill, spy, environment, pipe,
+    leaks, talks, cut_off, farewell, called,
 )}  # fmt: skip
 
 
