@@ -32,6 +32,7 @@ LayoutKind = Literal[
     "row_stride",
     "odd_row_stride",
     "inner_stride",  # of three axes and more: the last stays packed, what lies above it is apart
+    "far_rows",  # so far apart that the last of them lie beyond 2^31 elements
     "offset",
     "transposed",
     "expanded",
@@ -87,6 +88,9 @@ class InputTensor(Record):
     role: Literal["data", "parameter", "index", "lengths"]
     index: IndexDomain | None = None
     optional: bool = False  # may be absent (None) where the case does not ask for it
+    pool: bool = (
+        False  # rows that indices pick, of any stride, out of memory that may hold 2^31 elements and more
+    )
 
     @model_validator(mode="after")
     def _index_has_a_domain(self) -> Self:

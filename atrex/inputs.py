@@ -290,9 +290,9 @@ def place(name: str, value: Tensor, layout: LayoutKind, guard: Fill | None) -> G
     band = -(-band // 64) * 64 if guard else 0
     start = band + (1 if layout == "offset" else 0)
     fill = guard or "nan"
-    buffer = torch.full(
-        (start + span + band,), fill_value(value.dtype, fill), dtype=value.dtype, device=value.device
-    )
+    buffer = torch.empty(start + span + band, dtype=value.dtype, device=value.device)
+    if layout != "far_rows":  # gigabytes, of which a CPU maps what is touched
+        buffer.fill_(fill_value(value.dtype, fill))
     tensor = torch.as_strided(buffer, shape, strides, start)
     source = value[:1] if layout == "expanded" else value
     target = tensor[:1] if layout == "expanded" else tensor
@@ -313,8 +313,16 @@ def _strides(value: Tensor, layout: LayoutKind) -> tuple[tuple[int, ...], tuple[
     row = inner[0] * max(1, shape[1])
     if layout == "expanded":
         return shape, (0, *inner), max(1, row)
+    if layout == "far_rows":
+        pitch = max(row, far_pitch(shape[0]))
+        return shape, (pitch, *inner), max(1, (shape[0] - 1) * pitch + row)
     pitch = row + {"row_stride": 64, "odd_row_stride": 3}.get(layout, 0)
     return shape, (pitch, *inner), max(1, shape[0] * pitch)
+
+
+def far_pitch(rows: int) -> int:
+    """Elements from one of so many rows to the next if the last quarter of them is to lie beyond 2^31."""
+    return -(-(1 << 31) // max(1, rows * 3 // 4) // 64) * 64
 
 
 def _packed(shape: tuple[int, ...], step: int, apart: int = 0) -> tuple[int, ...]:

@@ -317,6 +317,10 @@ class Problem:
         """Legal shapes off the production grid that the module names; none: `dims` may be swept freely."""
         return tuple(self.shape_of(init, input) for init, input in getattr(self.module, "ODD", ()))
 
+    def paths(self) -> tuple[Shape, ...]:
+        """Shapes, named by the module, of kinds that take a path of their own and that production lacks."""
+        return tuple(self.shape_of(init, input) for init, input in getattr(self.module, "PATHS", ()))
+
     def check(self, shape: Shape, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> str:
         """What is wrong with outputs of which several answers are right; empty if nothing is."""
         return cast(str, self.module.check(self.full(shape).init, inputs, outputs))

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from atrex.contract import DimSpec
+from atrex.contract import CASE_DTYPE, DimSpec
 from atrex.gates.comparators import (
     IllConditionedError,
     Mismatch,
@@ -46,6 +46,9 @@ class Plan:
     instrumented: bool  # AddressSanitizer or compute-sanitizer
     huge: bool  # more than 2^31 elements
     sweep: int  # how many of the off-grid shapes
+    crossed: int  # calls at which everything is drawn together
+    simple_work: float  # operations and bytes of a shape that is taken for these
+    crossing: float  # how likely one thing more is unlike the usual, which may cost a compilation
     cases: int  # how many of the production cases, beside one in every bucket
     windows: int  # places in a large output, drawn after the call
 
@@ -66,6 +69,9 @@ def make_plan(level: Level, engine: EngineKind) -> Plan:
         instrumented=full,
         huge=full and engine != "interpreter",
         sweep=1000 if full else 8,
+        crossed={"cuda": 48, "native": 40, "interpreter": 24}[engine] if full else 4,
+        simple_work={"cuda": 1e9, "native": 1e7, "interpreter": 3e6}[engine],
+        crossing=0.25 if engine == "cuda" else 0.5,
         cases=1000 if full else 6,
         windows=4 if full else 2,
     )
@@ -135,7 +141,8 @@ class GateContext:
 
         Where rows are independent there are as few of them as keep the shape in its bucket (in the
         interpreter buckets of many rows are out of reach; there a few rows stand for all of them). What is
-        still too large for the engine is reduced as the problem reduces it.
+        still too large for the engine is reduced as the problem reduces it. With them come the problem's
+        `paths`, and the simplest shape in each dtype that none of them has.
         """
         problem, rows = self.problem, self.problem.rows
         cuts = dict(problem.spec.buckets)
@@ -148,7 +155,17 @@ class GateContext:
             shape = self._reduced(case, full, cuts)
             if key not in smallest or self._simpler(shape, smallest[key]):
                 smallest[key] = shape
-        return distinct(smallest.values())
+        shapes = [*smallest.values(), *problem.paths()]
+        known = {shape.dtype for shape in shapes}
+        others = [dtype for dtype in self.dtypes if dtype not in known]
+        simplest = min(shapes, key=problem.elements)
+        return distinct([*shapes, *(simplest.model_copy(update={"dtype": dtype}) for dtype in others)])
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """What a case may want its inputs in; an output's dtype alone follows from the constructor."""
+        spec = self.problem.spec
+        return spec.case_dtypes if any(i.dtype == CASE_DTYPE for i in spec.inputs.values()) else ()
 
     def _with_enough(self, shape: Shape) -> Shape:
         """The shape without what is there in plenty, unless something needs so many."""

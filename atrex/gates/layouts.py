@@ -8,11 +8,15 @@ from torch import Tensor
 
 from atrex import protocol
 from atrex.contract import InputTensor, LayoutKind
+from atrex.gates.choice import free_bytes, simple
 from atrex.gates.context import GateContext, Rejection
+from atrex.inputs import far_pitch
 from atrex.judge import CandidateFault
 from atrex.protocol import Call, InputSpec
 from atrex.records import FaultKind, Shape
 
+_FAR = 2  # shapes at which a pool's rows lie far apart
+_SEVERAL = 3  # rows of such a pool at least: one of them is likely to be used
 _OF_ROWS: tuple[LayoutKind, ...] = ("row_stride", "odd_row_stride")
 
 
@@ -25,14 +29,46 @@ def run(ctx: GateContext) -> None:
         (name, kind)
         for name, declared in ctx.problem.spec.inputs.items()
         for kind in (*layouts.must, *layouts.may_refuse)
-        if _applies(declared, kind)
+        if applies(declared, kind)
     ]
     for shape in few:
         _look(ctx, shape, asked, refused)
     for name, declared in ctx.problem.spec.inputs.items():
         for shape in _with_rows(ctx, declared, few):
             _look(ctx, shape, [(n, kind) for n, kind in asked if n == name and kind in _OF_ROWS], refused)
+    if wide := _wide(ctx):
+        rows = [(name, kind) for name, kind in asked if name in ctx.problem.row_inputs() and kind in _OF_ROWS]
+        _look(ctx, wide, rows, refused)
+    if ctx.plan.level == "full":
+        _far(ctx, refused)
     ctx.metrics["refused"] = ", ".join(sorted(refused)) or "none"
+
+
+def _far(ctx: GateContext, refused: set[str]) -> None:
+    """Rows of pools beyond 2^31 elements: an offset computed in 32 bits goes astray."""
+    shapes = simple(ctx, [*ctx.representatives(), *ctx.odd_shapes()])
+    for name, declared in ctx.problem.spec.inputs.items():
+        if declared.pool:
+            several = [shape for shape in shapes if _far_apart(ctx, declared, shape)]
+            for shape in ctx.dice.sample(several, min(len(several), _FAR)):
+                _look(ctx, shape, [(name, "far_rows")], refused)
+
+
+def _far_apart(ctx: GateContext, declared: InputTensor, shape: Shape) -> bool:
+    """Whether a pool has several rows and, with them far apart, room."""
+    rows = ctx.problem.tensor_shape(declared, shape)[0]
+    size = ctx.problem.tensor_dtype(declared, shape).itemsize
+    return rows >= _SEVERAL and far_pitch(rows) * rows * size < free_bytes(ctx)
+
+
+def _wide(ctx: GateContext) -> Shape | None:
+    """Two of the longest rows that can be looked at: a kernel for such may take their stride for granted."""
+    problem, rows = ctx.problem, ctx.problem.rows
+    if rows is None or not problem.spec.dims[rows].legal(2):
+        return None
+    two = (problem.resize(shape, **{rows: 2}) for shape in ctx.odd_shapes())
+    fitting = [shape for shape in two if problem.elements(shape) <= ctx.plan.judged_elements]
+    return max(fitting, key=problem.width, default=None)
 
 
 def _with_rows(ctx: GateContext, declared: InputTensor, few: list[Shape]) -> list[Shape]:
@@ -49,7 +85,7 @@ def _with_rows(ctx: GateContext, declared: InputTensor, few: list[Shape]) -> lis
     return sorted(filter(tells, ctx.odd_shapes()), key=ctx.problem.elements)[:1]
 
 
-def _applies(declared: InputTensor, kind: LayoutKind) -> bool:
+def applies(declared: InputTensor, kind: LayoutKind) -> bool:
     """Vectors have no rows to pad, matrices none inside; equal rows of integers are outside most domains."""
     if kind == "expanded" and declared.role in ("index", "lengths"):
         return False

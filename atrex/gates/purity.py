@@ -6,10 +6,11 @@ import math
 
 from torch import Tensor
 
+from atrex.gates.aftermath import returned, still_there, untouched
+from atrex.gates.choice import widest_of
 from atrex.gates.comparators import bit_mismatch
 from atrex.gates.context import GateContext, Rejection
-from atrex.gates.shapes import widest_of
-from atrex.inputs import build_inputs, negations, touches
+from atrex.inputs import negations, touches
 from atrex.judge import Outcome
 from atrex.protocol import SPECIALS, Call, Edit, InputSpec
 from atrex.records import Shape
@@ -40,18 +41,18 @@ def run(ctx: GateContext) -> None:
                 Call(inputs=a, deliver_inputs=True).model_copy(update=place),
             ]
             first, second, third = ctx.calls(calls)
-            _still_there(ctx, b, second, second.outputs, "f(b), kept through another call")
+            still_there(ctx, b, second, second.outputs, "f(b), kept through another call")
             ctx.require_same_bits(a, third.outputs, first.outputs, f"f(a) after f(b) {where}")
             _require_another(ctx, b, first, second)
             alone = ctx.call(b, fresh_model=True)
             ctx.require_same_bits(b, second.outputs, alone.outputs, f"f(b) after f(a) {where}")
             for spec, outcome in ((a, first), (b, second), (a, third)):
-                _untouched(ctx, spec, outcome)
+                untouched(ctx, spec, outcome)
         if not ctx.windowed(shape):
             _with_specials(ctx, shape)
             touched.append(_after_a_touch(ctx, a))
     wide = ctx.spec(widest_of(ctx, ctx.odd_shapes()), source=ctx.rich_source)
-    _untouched(ctx, wide, ctx.call(wide, deliver_inputs=True))
+    untouched(ctx, wide, ctx.call(wide, deliver_inputs=True))
     ctx.session.close()  # what a module remembers goes with its process
     for spec, outputs in touched:
         _same_elsewhere(ctx, spec, outputs, ctx.call(spec).outputs, "one element changed in place")
@@ -81,10 +82,10 @@ def _after_many(ctx: GateContext, shape: Shape) -> None:
         calls += [again] * (_MANY - _HELD)
         calls += [call for spec in changed[some] for call in (Call(inputs=spec, same_buffers=True), again)]
         outcomes = ctx.calls(calls)
-        first = plain | _returned(ctx, outcomes[0].held)
+        first = plain | returned(ctx, outcomes[0].held)
         _same_elsewhere(ctx, a, first, plain, "f(a), kept through many calls")
         for outcome in outcomes[:_HELD]:
-            _still_there(ctx, a, outcome, first, "f(a), kept through many calls")
+            still_there(ctx, a, outcome, first, "f(a), kept through many calls")
         for spec, last, expected in zip(changed[some], outcomes[_MANY::2], alone[some], strict=True):
             what = f"changed in place after {_MANY} calls"
             _same_elsewhere(ctx, spec, last.outputs, expected.outputs, what)
@@ -105,21 +106,7 @@ def _with_specials(ctx: GateContext, shape: Shape) -> None:
         at = tuple(i * size // count for i in range(count))
         edit = Edit(kind="place", input=name, at=at, values=SPECIALS[:count])
         spec = ctx.spec(shape, source=ctx.rich_source, edits=(edit,))
-        _untouched(ctx, spec, ctx.call(spec, deliver_inputs=True))
-
-
-def _still_there(
-    ctx: GateContext, spec: InputSpec, outcome: Outcome, expected: dict[str, Tensor], what: str
-) -> None:
-    """What a call returned, some calls later."""
-    held = _returned(ctx, outcome.held)
-    ctx.require_same_bits(spec, held, {name: expected[name] for name in held}, what)
-
-
-def _returned(ctx: GateContext, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Without states that a call updates: those lie in its inputs."""
-    updated = ctx.problem.contract.updates.values()
-    return {name: value for name, value in outputs.items() if name not in updated}
+        untouched(ctx, spec, ctx.call(spec, deliver_inputs=True))
 
 
 def _same_elsewhere(
@@ -135,15 +122,3 @@ def _require_another(ctx: GateContext, spec: InputSpec, first: Outcome, second: 
     same = [bit_mismatch(value, first.outputs[name]) is None for name, value in second.outputs.items()]
     if all(same) and sum(value.numel() for value in second.outputs.values()) > 8:
         raise Rejection("f(b) after f(a): the outputs are f(a) again", ctx.witness(spec))
-
-
-def _untouched(ctx: GateContext, spec: InputSpec, outcome: Outcome) -> None:
-    """The inputs after the call, as the worker sent them, against the judge's own draw."""
-    drawn, _ = build_inputs(ctx.problem, spec, ctx.session.engine.torch_device)
-    if set(outcome.inputs) != set(drawn):
-        raise Rejection("its worker does not say what became of the inputs", ctx.witness(spec))
-    for name, after in outcome.inputs.items():
-        if name in ctx.problem.contract.updates:
-            continue
-        if mismatch := bit_mismatch(after, drawn[name]):
-            raise ctx.mismatch(spec, name, mismatch, "input changed by the call")

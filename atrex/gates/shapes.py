@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-import psutil
-import torch
-
-from atrex.gates.context import GateContext, Rejection, nearest_legal
+from atrex.gates.choice import free_bytes, simple, widest_of
+from atrex.gates.context import GateContext, Rejection, distinct, nearest_legal
+from atrex.gates.crossed import crossed
 from atrex.gates.sensitivity import init_values
-from atrex.records import FaultKind, Shape
+from atrex.records import FaultKind, InitValue, Shape
 
 Choice = TypeVar("Choice")
 
@@ -20,49 +19,62 @@ _WIDE = (1000, 1023, 1025, 1536, 2047, 2049, 3072, 4093, 4097, 6151, 8191, 8193,
 _ROWS = (0, 1, 2, 63, 65, 127, 1025)
 _MANY_PROGRAMS = 65537  # one more than the y and z extents of a CUDA grid, and odd
 _HUGE = 1 << 31
+_ARGUED = 4  # values of a constructor argument at which all directed inputs are looked at
 
 
 def run(ctx: GateContext) -> None:
-    """The shapes that the problem names, or a sweep of its domain; then very many rows.
-
-    The last rows and columns matter most, so few rows are enough.
-    """
-    shapes = list[Shape]()
-    for shape in ctx.odd_shapes() if ctx.problem.odd() else _sweep(ctx):
-        if shape not in shapes:
-            shapes.append(shape)
-    shapes += [shape for shape in _row_counts(ctx) if shape not in shapes]
+    """Each of these shapes, directed inputs at the widest, all at random at some; then very many rows."""
+    shapes = off_grid(ctx)
     for shape in shapes:
         ctx.check(shape, "off the production grid", source=ctx.rich_source)
     _directed(ctx, shapes)
+    crossed(ctx, [*ctx.representatives(), *shapes])
     ctx.metrics["shapes"] = len(shapes)
     if ctx.plan.huge:
         _huge(ctx)
 
 
+def off_grid(ctx: GateContext) -> list[Shape]:
+    """The shapes that the problem names, or a sweep of its domain, and counts of rows.
+
+    The last rows and columns matter most, so few rows are enough.
+    """
+    named = ctx.odd_shapes() if ctx.problem.odd() else _sweep(ctx)
+    return distinct([*named, *_row_counts(ctx)])
+
+
 def _directed(ctx: GateContext, shapes: Sequence[Shape]) -> None:
     """All directed inputs at the widest shape: beyond production a kernel may take a path of its own.
 
-    So it may be one that ignores a constructor's argument, or works in the memory of its inputs.
+    So it may be one that ignores a constructor's argument, or works in the memory of its inputs. And so it
+    may for single values of an argument, such as a count of groups.
     """
     problem, widest = ctx.problem, widest_of(ctx, shapes)
     for init in _some(ctx, init_values(ctx)):
         shape = problem.with_init(widest, **init)
         ctx.check(shape, f"init {init} off the production grid", source=ctx.rich_source)
-    for name in _some(ctx, list(problem.probes.get("sensitivity", {}))):
-        ctx.check(widest, f"{name} off the production grid", source=name)
+    for shape in (widest, *_argued(ctx, shapes)):
+        for name in _some(ctx, list(problem.probes.get("sensitivity", {}))):
+            ctx.check(shape, f"{name} off the production grid", source=name)
+
+
+def _argued(ctx: GateContext, shapes: Sequence[Shape]) -> list[Shape]:
+    """For some values of each constructor argument that only shapes choose, a simple one with it."""
+    found = list[Shape]()
+    for name, argument in ctx.problem.spec.init.items():
+        if argument.dim or argument.choices or argument.type not in ("int", "list"):
+            continue
+        having = dict[InitValue, list[Shape]]()
+        for shape in simple(ctx, shapes):
+            having.setdefault(ctx.problem.full(shape).init[name], []).append(shape)
+        values = ctx.dice.sample(list(having), min(len(having), _ARGUED if ctx.plan.level == "full" else 1))
+        found += [ctx.dice.choice(having[value]) for value in values]
+    return distinct(found)
 
 
 def _some(ctx: GateContext, choices: list[Choice]) -> list[Choice]:
     """All of them at the full level, else one."""
     return choices if ctx.plan.level == "full" else ctx.dice.sample(choices, min(1, len(choices)))
-
-
-def widest_of(ctx: GateContext, shapes: Sequence[Shape]) -> Shape:
-    """The shape of the longest rows, with three of them; without independent rows the largest."""
-    problem, rows = ctx.problem, ctx.problem.rows
-    widest = max(shapes, key=problem.elements if rows is None else problem.width)
-    return widest if rows is None else problem.resize(widest, **{rows: ctx.fit_rows(widest, 3)})
 
 
 def _sweep(ctx: GateContext) -> Iterator[Shape]:
@@ -125,7 +137,7 @@ def _huge(ctx: GateContext) -> None:
         return
     shape = problem.resize(shape, **{rows: count})
     needed = int(1.2 * sum(problem.nbytes(tensor, shape) for tensor in problem.tensors))
-    if _free_bytes(ctx) < needed:
+    if free_bytes(ctx) < needed:
         ctx.metrics["huge"] = f"not run: needs {needed >> 30} GiB of free memory"
         return
     for fewer in (count, count // 2, count // 4):
@@ -144,9 +156,3 @@ def _very_many(ctx: GateContext, shape: Shape, width: int) -> None:
     spec = ctx.spec(shape, source=ctx.rich_source)
     for part, outputs in ctx.windows(spec, extra=(_HUGE // width, _HUGE // width // 2)):
         ctx.require_accurate(part, outputs, f"{shape.dims[str(ctx.problem.rows)]} rows")
-
-
-def _free_bytes(ctx: GateContext) -> int:
-    if ctx.session.engine.device == "cuda":
-        return torch.cuda.mem_get_info()[0]
-    return int(psutil.virtual_memory().available * 0.6)  # what a worker may hold

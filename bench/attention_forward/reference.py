@@ -115,6 +115,7 @@ ODD = (
     _case([0, 33, 0, 0, 17, 0], 5, 80),  # empty sequences first, between and last
     _case([0, 0]),
     _case([1, 1, 1, 1, 1], 4, 64),
+    _case([1, 0, 0]),  # fewer tokens than sequences
     _case([257, 3], 1, 128),
     _case([513], 1, 80),
     _case([31, 32, 33, 95, 96, 97], 3, 40),

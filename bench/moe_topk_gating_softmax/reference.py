@@ -217,6 +217,8 @@ ODD = (
     _odd(11, 256, 8, 16, 2),
 )
 
+PATHS = (_odd(33, 256, 8, 8, 4),)  # groups, which no production case has
+
 
 def _shuffled(draw: Draw) -> Tensor:
     """[T, E]: a random order of 0 to E - 1 in each row."""
@@ -267,6 +269,14 @@ def equal_rows(draw: Draw) -> dict[str, Tensor]:
     return {"gating_output": _over_groups(draw, torch.full(_extent(draw), -0.75, device=draw.device))}
 
 
+def tied_groups(draw: Draw) -> dict[str, Tensor]:
+    """The same logits in every group, shuffled: all maxima tie, and weights do not hang on which are kept."""
+    tokens, experts = _extent(draw)
+    groups = draw.init["num_expert_groups"] or 1
+    ranks = draw.uniform((tokens, groups, experts // groups)).argsort(-1).float()
+    return {"gating_output": (ranks * (4.0 * groups / experts) - 2).flatten(1)}
+
+
 def vanishing(draw: Draw) -> dict[str, Tensor]:
     """Few experts carry everything; the others' scores are zero, and ids among them still differ."""
     few = _shuffled(draw) < 3
@@ -301,6 +311,7 @@ PROBES = {
         "ascending": ascending,
         "ties": ties,
         "equal_rows": equal_rows,
+        "tied_groups": tied_groups,
         "vanishing": vanishing,
         "fine_differences": fine_differences,
     },

@@ -223,7 +223,9 @@ ODD = (
     _case([1025, 5, 16, 17], (16, 2), 64, query_lens=[1, 1, 1, 1]),
     _case([[33, 40]], (4, 1), 128, query_lens=[[1, 40]]),
     _case([300, 1, 2, 3, 500], (2, 2), 256, 24, query_lens=[[1, 5]]),
+    _case([257, 0, 40], (4, 2), 64, query_lens=[1, 0, 1]),
     # Both in one batch.
+    _case([2, 0, 40], (4, 2), 64, query_lens=[2, 0, 1]),  # as many tokens as sequences
     _case([19, 9, 1], (4, 2), 16, 8, query_lens=[1, 9, 1]),
     _case([40, 40, 1, 97], (10, 1), 128, query_lens=[40, 1, 1, 97]),
     _case([200, 65, 65, 0, 31, 31], (6, 2), 80, query_lens=[1, 65, 1, 0, 31, 1], spare_columns=2),
@@ -232,6 +234,8 @@ ODD = (
     _case([600, 130], (3, 1), 16, 544, query_lens=[1, 130]),  # pages of a hybrid model
     _case([300], (2, 1), 16, 256),
 )
+
+PATHS = (_case([300, 1, 40], (4, 2), 128, query_lens=[1, 1, 1]),)  # decoding, which no production case is
 
 
 def _place(draw: Draw, at: probes.Packed, rows: probes.Rows) -> dict[str, Tensor]:
