@@ -23,7 +23,14 @@ def verifier() -> Iterator[Verifier]:
         verifier.close()
 
 
-@pytest.mark.parametrize("operator", operators())
+# The longest to judge, two with gradients and one without: CI has fifteen minutes for everything.
+LONG = ("gated_rms_norm", "linear_sigmoid_mul", "fp8_blockscale_fused_moe")
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in operators()],
+)
 def test_one_case_at_the_screening(verifier: Verifier, operator: str) -> None:
     """The smallest, as a CPU takes it."""
     problem = load_problem(operator)
