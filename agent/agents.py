@@ -34,9 +34,9 @@ _LIMITS = {"tokens", "dollars"}
 _OF_TOOLS = _OF_ALL | {"model", "tokens", "dollars", "replay"}
 
 
-def keep(option: str, given: object, kept: object) -> None:
-    """Raises UsageError if an option of a resumed run is not what it was."""
-    if given != kept:
+def keep(option: str, given: object, kept: object, usual: object = None) -> None:
+    """Raises UsageError if an option of a resumed run is neither what it was nor left at its `usual`."""
+    if given not in (usual, kept):
         shown = "unset" if kept in (None, "", ()) else kept
         raise UsageError(f"{option} {given}: a run that is resumed keeps its own ({shown}); start a new one")
 

@@ -167,20 +167,15 @@ def _resumed(options: Options) -> tuple[Run, Opened | None]:
 
 def _keep(options: Options, run: Run, asked: Asked) -> None:
     """Raises UsageError if an option asks for something else than what the run is."""
-    usual, wanted = Selection(), options.selection
     if options.ops is not None:
         keep("--ops", ",".join(parse_ops(options.ops)), asked.ops)
     for name in ("workload", "cases", "phase", "scale"):
-        if getattr(wanted, name) != getattr(usual, name):
-            keep(f"--{name}", getattr(wanted, name), getattr(asked, name))
-    if options.device != "auto":
-        keep("--device", options.device, run.meta.device)
-    if options.seed is not None:
-        keep("--seed", options.seed, run.meta.seed)
-    if options.level != Options().level:
-        keep("--gates", options.level, asked.gates)
-    if options.beside_eager is not None:
-        keep("--vs-eager", options.beside_eager, asked.beside_eager)
+        usual = getattr(Selection(), name)
+        keep(f"--{name}", getattr(options.selection, name), getattr(asked, name), usual)
+    keep("--device", options.device, run.meta.device, usual="auto")
+    keep("--seed", options.seed, run.meta.seed)
+    keep("--gates", options.level, asked.gates, usual=Options().level)
+    keep("--vs-eager", options.beside_eager, asked.beside_eager)
     if options.per_op is not None:
         keep("--budget-per-op", parse_budget(options.per_op), asked.per_op)
 

@@ -13,21 +13,13 @@ from typing import Literal, Protocol, get_args
 from agent.proposers import baselines
 from atrex.candidate import Candidate, load_candidate
 from atrex.commands.options import AgentName
-from atrex.errors import AtrexError, UsageError
+from atrex.errors import UsageError
 from atrex.problem import BENCH, load_problem, resolve_operator
 from atrex.records import Judgement
 from atrex.spending import Spending
 
 Kind = Literal["eager", "compile", "library", "replay"]
 Hold = Literal["never", "sample", "always"]
-
-
-class Unanswered(Exception):
-    """The search for an operator's kernel ended because its model failed; the others' would, too."""
-
-    def __init__(self, error: AtrexError) -> None:
-        super().__init__(str(error))
-        self.error = error
 
 
 class Entrants(Protocol):

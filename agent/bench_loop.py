@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from agent.bench_agents import Entrants, Unanswered, stamped
+from agent.bench_agents import Entrants, stamped
 from agent.bench_book import Book
 from agent.bench_lab import BenchLab, Care, Job, NotTimed, held_in_sample
 from agent.bench_plan import OperatorPlan
+from agent.lab import Unanswered
 from agent.proposers import baselines
 from atrex.candidate import Candidate
 from atrex.errors import AtrexError

@@ -9,11 +9,12 @@ from pathlib import Path
 from rich.console import Console
 
 from agent.agents import AgentOptions, Opened
-from agent.bench_agents import Hold, Unanswered
+from agent.bench_agents import Hold
 from agent.bench_plan import OperatorPlan
 from agent.events import AnyEvent, Event, Finished
 from agent.history import events
 from agent.job import Job, dsl_of
+from agent.lab import Unanswered
 from agent.task import Task
 from atrex.candidate import Candidate
 from atrex.errors import RejectedError

@@ -59,6 +59,7 @@ class Job:
         self.say = speaker(console)
         self.judgements: dict[str, Judgement] = {}
         self.events: list[Event] = []  # of the search, earlier sessions included
+        self.learned = 0  # how many of them the knowledge base has evidence of
         self.failure: AtrexError | None = None
         """What ended the search, if its proposer failed; the report is of what there is."""
 

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from agent.profiling.records import Bottleneck
 from atrex.candidate import Candidate
+from atrex.errors import AtrexError
 from atrex.records import Bound, Case, Dsl, Judgement, Latency, Ratio, Record, Scalar
 
 if TYPE_CHECKING:
@@ -45,6 +46,14 @@ class TimingFault(Exception):
     def of_machine(self) -> bool:
         """Whether the candidate is not to blame."""
         return str(self).startswith(self.HARNESS)
+
+
+class Unanswered(Exception):
+    """A proposer has failed for good: its model, which would fail other searches, too."""
+
+    def __init__(self, error: AtrexError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class Lab(Protocol):

@@ -113,16 +113,11 @@ def _resumed(run: Run, operator: str, options: Options) -> tuple[Run, Opened]:
         raise UsageError(f"run {run.name} is of {meta.operator}, not {operator}")
     if "seconds" not in asked:
         raise UsageError(f"{run.path} is a part of a benchmark; continue that with `atrex bench --resume`")
-    if options.device != "auto":
-        keep("--device", options.device, meta.device)
-    if options.seed is not None:
-        keep("--seed", options.seed, meta.seed)
-    if options.cases:
-        keep("--case", ",".join(options.cases), asked.get("cases"))
-    if options.workload != DEFAULT_WORKLOAD:
-        keep("--workload", options.workload, asked.get("workload"))
-    if not options.dropout:
-        keep("--dropout", "off", "on" if asked["dropout"] else "off")
+    keep("--device", options.device, meta.device, usual="auto")
+    keep("--seed", options.seed, meta.seed)
+    keep("--case", ",".join(options.cases), asked.get("cases"), usual="")
+    keep("--workload", options.workload, asked.get("workload"), usual=DEFAULT_WORKLOAD)
+    keep("--dropout", "on" if options.dropout else "off", "on" if asked["dropout"] else "off", usual="on")
     began, given = agent_of(run), options.agent
     if given.replay:
         given = _with_replay(given, operator, options)

@@ -32,21 +32,13 @@ from agent.events import (
     Settled,
 )
 from agent.journal import Budget, Clock, Journal, Record
-from agent.lab import Knowledge, Lab, Profiler, Proposer, Retrieve, TimingFault
+from agent.lab import Knowledge, Lab, Profiler, Proposer, Retrieve, TimingFault, Unanswered
 from agent.nominees import fruitless, nominate
 from agent.profiling.diagnose import lines
 from agent.state import SearchState
 from agent.trial import Trial
 from atrex.errors import AtrexError
 from atrex.records import Case
-
-
-class _Unanswered(Exception):
-    """The proposer has failed for good."""
-
-    def __init__(self, error: AtrexError) -> None:
-        super().__init__(str(error))
-        self.error = error
 
 
 class Search:
@@ -95,7 +87,7 @@ class Search:
             reason = self._search()
         except KeyboardInterrupt:
             reason = "interrupted"
-        except _Unanswered as failed:
+        except Unanswered as failed:
             reason, self.failure = "failed", failed.error
         if self.journal.upcoming is None:
             self.journal.emit(Finished, lambda: Finished(reason=reason, best=self.state.incumbent))
@@ -169,7 +161,7 @@ class Search:
         try:
             return self.proposer.propose(seen)
         except AtrexError as error:
-            raise _Unanswered(error) from None
+            raise Unanswered(error) from None
 
     def _due(self) -> bool:
         """Whether nominees go before the gates now: nothing better turns up, or the budget is at its end."""

@@ -73,10 +73,8 @@ def detect_dsl(source: str) -> Dsl:
         return "gluon"
     if any(name.split(".")[0] == "triton" for name in modules):
         return "triton"
-    for dsl in get_args(Dsl):
-        if f"atrex.dsl.{dsl}" in modules:
-            return dsl  # type: ignore[no-any-return]
-    return "torch"
+    known: tuple[Dsl, ...] = get_args(Dsl)
+    return next((dsl for dsl in known if f"atrex.dsl.{dsl}" in modules), "torch")
 
 
 def imported(source: str) -> set[str]:

@@ -88,9 +88,7 @@ class InputTensor(Record):
     role: Literal["data", "parameter", "index", "lengths"]
     index: IndexDomain | None = None
     optional: bool = False  # may be absent (None) where the case does not ask for it
-    pool: bool = (
-        False  # rows that indices pick, of any stride, out of memory that may hold 2^31 elements and more
-    )
+    pool: bool = False  # rows of any stride that indices pick, out of 2^31 elements and more
 
     @model_validator(mode="after")
     def _index_has_a_domain(self) -> Self:

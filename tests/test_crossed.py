@@ -9,6 +9,7 @@ import pytest
 
 from agent.proposers.baselines import eager
 from atrex.candidate import Candidate
+from atrex.gates import specials
 from atrex.gates.context import GateContext, Rejection
 from atrex.gates.crossed import crossed
 from atrex.gates.shapes import off_grid
@@ -110,3 +111,15 @@ def test_the_same_seed_draws_the_same(engine: Engine) -> None:
     assert first.value.reason == second.value.reason
     assert first.value.witness
     assert first.value.witness == second.value.witness
+
+
+def test_a_special_lost_off_the_production_grid_alone_is_seen(engine: Engine) -> None:
+    """Production's rows are even: `specials` looks at one odd shape beside the buckets."""
+    lost = "if H % 2: result = torch.nan_to_num(result)"
+    kernel = Candidate("rms_norm", "torch", NORM.format(bug="", end=lost))
+    cases = load_workload(operators=["rms_norm"]).cases("rms_norm")
+    with engine.session(kernel) as session:
+        ctx = gate_context("specials", session, cases, "full", 1, "", lambda: session)
+        assert not any(shape.dims["hidden_size"] % 2 for shape in ctx.representatives())
+        with pytest.raises(Rejection, match="special value lost"):
+            specials.run(ctx)

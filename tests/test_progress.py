@@ -23,8 +23,10 @@ def test_brackets_are_no_markup() -> None:
 
 @pytest.mark.parametrize("word", ["\x1b[2Jgone", "\x9b31mred", "a\u202eb", "two\nlines", "bell\x07"])
 def test_nothing_steers_the_terminal(word: str) -> None:
-    console = Console(file=io.StringIO(), markup=False, force_terminal=True, color_system=None, width=80)
-    speaker(console)(f"said: {word}")
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    out = io.StringIO()
+    speaker(Console(file=out, markup=False, force_terminal=True, color_system=None, width=80))(
+        f"said: {word}"
+    )
+    shown = out.getvalue()
     assert len(shown.splitlines()) == 1
     assert shown.rstrip("\n").isprintable()

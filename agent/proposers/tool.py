@@ -24,7 +24,6 @@ from agent.workspace.session import PROMPT, Limits
 from agent.workspace.session import run as run_session
 from agent.workspace.split import split
 from agent.workspace.tools import Tool
-from atrex.errors import UsageError
 from atrex.runs import METADATA, Run
 from atrex.spending import Spending
 
@@ -130,10 +129,7 @@ class ToolAuthor:
 
     def _trial(self) -> float:
         """Seconds that trying a version may take, as far as the run has judged and timed its start."""
-        try:
-            recorded = events(self._run.ledger)
-        except UsageError:  # a search without a ledger
-            return 0.0
+        recorded = events(self._run.ledger) if self._run.ledger.exists() else ()
         judged = began = timed = 0.0
         for event in recorded:
             if isinstance(event, RunStarted):

@@ -25,19 +25,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from atrex.dsl.addresses import MOST_VIOLATIONS, Extent, Kind, Violation, Violations, extents
 from atrex.dsl.triton_only import require_arguments, watch_functions
 from atrex.errors import EnvironmentProblem
 
-MOST_VIOLATIONS = 64
-"""Violations kept by one `address_check`; the rest are only counted."""
-
-Kind = Literal["load", "store", "atomic"]
 Array = NDArray[Any]
 
 # What install() replaces in triton.runtime, by module, with the parameters its replacement relies on.
@@ -56,48 +53,12 @@ _MEMORY = {"load", "store", "atomic_rmw", "atomic_cas"}
 _ARITHMETIC = {"fma_fp32", "fma_fp64"}
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """One lane of an access that lies in none of the tensors passed to its launch. It was not performed."""
-
-    kernel: str
-    kind: Kind
-    address: int
-    nearest: str
-    """The tensor argument that is closest, e.g. `x + 4096 bytes, reaching 2 bytes past its end`."""
-    program: tuple[int, int, int]
-
-    def __str__(self) -> str:
-        return f"{self.kernel}, program {self.program}: {self.kind} at {self.address:#x}, {self.nearest}"
-
-
-class Violations(list[Violation]):
-    """The first `MOST_VIOLATIONS` violations; `total` counts every one."""
-
-    total: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Extent:
-    """The bytes from a tensor's first element to the end of its last: the view's own, not its storage's."""
-
-    name: str
-    start: int
-    stop: int
-
-    def reached_by(self, address: int, size: int) -> tuple[int, str]:
-        """Bytes by which an access leaves this extent, and words for it."""
-        before, past = self.start - address, address + size - self.stop
-        where = f"{before} bytes before its start" if before > 0 else f"reaching {past} bytes past its end"
-        return max(before, past), f"{self.name} {'-' if before > 0 else '+'} {abs(before)} bytes, {where}"
-
-
 @dataclass(slots=True)
 class _Launch:
     """The launch in progress, and who listens."""
 
     kernel: str = ""
-    extents: list[_Extent] = field(default_factory=list)
+    extents: list[Extent] = field(default_factory=list)
     names: list[list[str]] = field(default_factory=list)
     violations: Violations | None = None
     withheld: bool = False
@@ -307,7 +268,7 @@ def _watch_launches(interpreter: Any) -> None:
             names.append(_launch.kernel)
         bound = inspect.getcallargs(self.fn, *args, **named)
         require_arguments(self.fn, bound)
-        _launch.extents = [extent for name, value in bound.items() for extent in _extents(name, value)]
+        _launch.extents = [extent for name, value in bound.items() for extent in extents(name, value)]
         return args, named
 
     interpreter.GridExecutor._init_args_hst = init_args_hst
@@ -318,20 +279,6 @@ def _watch_launches(interpreter: Any) -> None:
 
     interpreter.GridExecutor.__call__ = call
     watch_functions(interpreter.InterpretedFunction)
-
-
-def _extents(name: str, value: Any) -> Iterator[_Extent]:
-    """Extents of a tensor, of a host tensor descriptor's base, or of what a tuple holds."""
-    if isinstance(value, tuple):
-        for index, item in enumerate(value):
-            yield from _extents(f"{name}[{index}]", item)
-        return
-    while hasattr(value, "base"):  # a tensor descriptor, or a tensor under another dtype
-        value = value.base
-    if isinstance(value, torch.Tensor):
-        start, size = value.data_ptr(), value.element_size()
-        last = sum((n - 1) * stride for n, stride in zip(value.shape, value.stride(), strict=True))
-        yield _Extent(name, start, start + (last + 1) * size if value.numel() else start)
 
 
 def _bits(dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import psutil
 import torch
 
 from atrex.gates.context import GateContext
 from atrex.records import Shape
+
+Choice = TypeVar("Choice")
 
 _FALLBACK = 6  # of the simplest shapes, where hardly any is simple
 
@@ -17,6 +20,11 @@ def simple(ctx: GateContext, shapes: Sequence[Shape]) -> list[Shape]:
     """Those that are not empty and take a moment, the simplest first."""
     some = sorted((shape for shape in shapes if ctx.problem.elements(shape)), key=ctx.work)
     return [s for place, s in enumerate(some) if place < _FALLBACK or ctx.work(s) <= ctx.plan.simple_work]
+
+
+def some(ctx: GateContext, choices: Sequence[Choice], most: int) -> list[Choice]:
+    """So many of them at most, drawn at random."""
+    return ctx.dice.sample(choices, min(len(choices), most))
 
 
 def widest_of(ctx: GateContext, shapes: Sequence[Shape]) -> Shape:

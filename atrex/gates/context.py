@@ -47,7 +47,7 @@ class Plan:
     huge: bool  # more than 2^31 elements
     sweep: int  # how many of the off-grid shapes
     crossed: int  # calls at which everything is drawn together
-    simple_work: float  # operations and bytes of a shape that is taken for these
+    simple_work: float  # operations and bytes up to which a shape takes a moment, and is taken for these
     crossing: float  # how likely one thing more is unlike the usual, which may cost a compilation
     cases: int  # how many of the production cases, beside one in every bucket
     windows: int  # places in a large output, drawn after the call

@@ -8,18 +8,15 @@ that takes a stride for granted. There are more such pairs than calls: each judg
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
 
 from atrex.contract import LayoutKind
 from atrex.gates.aftermath import still_there, untouched
-from atrex.gates.choice import simple
+from atrex.gates.choice import Choice, simple, some
 from atrex.gates.context import GateContext, Undecided
-from atrex.gates.layouts import applies
+from atrex.gates.layouts import absent, applies
 from atrex.gates.sensitivity import init_values
 from atrex.protocol import Call, InputSpec
 from atrex.records import InitValue, Shape
-
-Choice = TypeVar("Choice")
 
 _ROWS = (1, 1, 2, 3, 5)  # where rows are independent; a single one is the likeliest to have a path of its own
 # Where any extents are legal: narrow ones are likelier to have a path of their own.
@@ -29,10 +26,10 @@ WHAT = "all drawn at random"
 
 def crossed(ctx: GateContext, shapes: Sequence[Shape]) -> None:
     """Draws at some of these shapes, each followed by another call that may not change its result."""
-    decided = 0
+    decided, free = 0, not ctx.problem.odd()  # where the problem names no shapes, extents go with any others
     for shape, source in zip(_turns(ctx, simple(ctx, shapes)), _turns(ctx, _sources(ctx)), strict=False):
         try:
-            _look(ctx, _draw(ctx, shape, source))
+            _look(ctx, _draw(ctx, shape, source, free=free))
         except Undecided:  # the gate that a probe belongs to says so where it should be decided
             continue
         decided += 1
@@ -49,13 +46,13 @@ def _turns(ctx: GateContext, choices: Sequence[Choice]) -> list[Choice]:
     """As many as there are draws: all of them in a random order, and again."""
     drawn = list[Choice]()
     while choices and len(drawn) < ctx.plan.crossed:
-        drawn += ctx.dice.sample(choices, len(choices))
+        drawn += some(ctx, choices, len(choices))
     return drawn[: ctx.plan.crossed]
 
 
-def _draw(ctx: GateContext, shape: Shape, source: str) -> InputSpec:
+def _draw(ctx: GateContext, shape: Shape, source: str, *, free: bool) -> InputSpec:
     problem, dice, odds = ctx.problem, ctx.dice, ctx.plan.crossing
-    shape = problem.resize(shape, **_extents(ctx, shape))
+    shape = problem.resize(shape, **_extents(ctx, shape, free=free))
     if ctx.dtypes and dice.random() < odds:
         shape = shape.model_copy(update={"dtype": dice.choice(ctx.dtypes)})
     if dice.random() < odds:
@@ -64,14 +61,14 @@ def _draw(ctx: GateContext, shape: Shape, source: str) -> InputSpec:
     return spec.model_copy(update={"layouts": _layouts(ctx, spec)}) if dice.random() < odds else spec
 
 
-def _extents(ctx: GateContext, shape: Shape) -> dict[str, int]:
-    """Another count of rows, and other extents where the problem names no shapes: there any go together."""
+def _extents(ctx: GateContext, shape: Shape, *, free: bool) -> dict[str, int]:
+    """Another count of rows, and other extents where these are `free`: any go together."""
     problem, dice = ctx.problem, ctx.dice
     drawn = dict[str, int]()
     for name, legal in problem.spec.dims.items():
         if name == problem.rows:
             extent = dice.choice((*_ROWS, ctx.fit_rows(shape)))
-        elif not problem.odd() and dice.random() < ctx.plan.crossing:
+        elif free and dice.random() < ctx.plan.crossing:
             extent = dice.choice(_FEW)
         else:
             continue
@@ -93,13 +90,11 @@ def _init(ctx: GateContext) -> dict[str, InitValue]:
 
 def _layouts(ctx: GateContext, spec: InputSpec) -> dict[str, LayoutKind]:
     """For about half of the inputs one of the layouts that must be taken."""
-    problem, must = ctx.problem, ctx.problem.contract.layouts.must
-    optional = any(declared.optional for declared in problem.spec.inputs.values())
-    present = set(ctx.inputs(spec)) if optional else set(problem.spec.inputs)
+    must, missing = ctx.problem.contract.layouts.must, absent(ctx, spec)
     drawn = dict[str, LayoutKind]()
-    for name, declared in problem.spec.inputs.items():
+    for name, declared in ctx.problem.spec.inputs.items():
         kinds = [kind for kind in must if applies(declared, kind)]
-        if name in present and kinds and ctx.dice.random() < 0.5:
+        if name not in missing and kinds and ctx.dice.random() < 0.5:
             drawn[name] = ctx.dice.choice(kinds)
     return drawn
 

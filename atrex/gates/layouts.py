@@ -8,7 +8,7 @@ from torch import Tensor
 
 from atrex import protocol
 from atrex.contract import InputTensor, LayoutKind
-from atrex.gates.choice import free_bytes, simple
+from atrex.gates.choice import free_bytes, simple, some
 from atrex.gates.context import GateContext, Rejection
 from atrex.inputs import far_pitch
 from atrex.judge import CandidateFault
@@ -46,12 +46,12 @@ def run(ctx: GateContext) -> None:
 
 def _far(ctx: GateContext, refused: set[str]) -> None:
     """Rows of pools beyond 2^31 elements: an offset computed in 32 bits goes astray."""
-    shapes = simple(ctx, [*ctx.representatives(), *ctx.odd_shapes()])
-    for name, declared in ctx.problem.spec.inputs.items():
-        if declared.pool:
-            several = [shape for shape in shapes if _far_apart(ctx, declared, shape)]
-            for shape in ctx.dice.sample(several, min(len(several), _FAR)):
-                _look(ctx, shape, [(name, "far_rows")], refused)
+    pools = {name: declared for name, declared in ctx.problem.spec.inputs.items() if declared.pool}
+    shapes = simple(ctx, [*ctx.representatives(), *ctx.odd_shapes()]) if pools else []
+    for name, declared in pools.items():
+        several = [shape for shape in shapes if _far_apart(ctx, declared, shape)]
+        for shape in some(ctx, several, _FAR):
+            _look(ctx, shape, [(name, "far_rows")], refused)
 
 
 def _far_apart(ctx: GateContext, declared: InputTensor, shape: Shape) -> bool:
@@ -94,14 +94,19 @@ def applies(declared: InputTensor, kind: LayoutKind) -> bool:
     return len(declared.shape) > 1 or kind in ("offset", "strided")
 
 
+def absent(ctx: GateContext, spec: InputSpec) -> set[str]:
+    """The optional inputs that these do not have."""
+    optional = {name for name, declared in ctx.problem.spec.inputs.items() if declared.optional}
+    return optional - set(ctx.inputs(spec)) if optional else optional
+
+
 def _look(ctx: GateContext, shape: Shape, asked: Sequence[tuple[str, LayoutKind]], refused: set[str]) -> None:
     """One call on contiguous inputs, and one in each of these layouts that has the same values."""
     plain = ctx.spec(shape, source=ctx.rich_source)
     expected = ctx.call(plain).outputs
-    optional = {name for name, declared in ctx.problem.spec.inputs.items() if declared.optional}
-    absent = optional - set(ctx.inputs(plain)) if optional else optional
+    missing = absent(ctx, plain)
     for name, kind in asked:
-        if name in absent:
+        if name in missing:
             continue
         if kind == "expanded":
             edit = protocol.Edit(kind="broadcast_rows", input=name)

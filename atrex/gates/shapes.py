@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
 
-from atrex.gates.choice import free_bytes, simple, widest_of
+from atrex.gates.choice import Choice, free_bytes, simple, some, widest_of
 from atrex.gates.context import GateContext, Rejection, distinct, nearest_legal
 from atrex.gates.crossed import crossed
 from atrex.gates.sensitivity import init_values
 from atrex.records import FaultKind, InitValue, Shape
-
-Choice = TypeVar("Choice")
 
 # 1, primes, powers of two and their neighbours, multiples of three tiles and one more.
 _EXTENTS = (1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 33, 63, 65, 100, 127, 129, 255, 257, 384, 500, 511, 513, 769)
@@ -60,21 +57,21 @@ def _directed(ctx: GateContext, shapes: Sequence[Shape]) -> None:
 
 def _argued(ctx: GateContext, shapes: Sequence[Shape]) -> list[Shape]:
     """For some values of each constructor argument that only shapes choose, a simple one with it."""
-    found = list[Shape]()
+    found, fitting = list[Shape](), simple(ctx, shapes)
     for name, argument in ctx.problem.spec.init.items():
         if argument.dim or argument.choices or argument.type not in ("int", "list"):
             continue
         having = dict[InitValue, list[Shape]]()
-        for shape in simple(ctx, shapes):
+        for shape in fitting:
             having.setdefault(ctx.problem.full(shape).init[name], []).append(shape)
-        values = ctx.dice.sample(list(having), min(len(having), _ARGUED if ctx.plan.level == "full" else 1))
+        values = some(ctx, list(having), _ARGUED if ctx.plan.level == "full" else 1)
         found += [ctx.dice.choice(having[value]) for value in values]
     return distinct(found)
 
 
 def _some(ctx: GateContext, choices: list[Choice]) -> list[Choice]:
     """All of them at the full level, else one."""
-    return choices if ctx.plan.level == "full" else ctx.dice.sample(choices, min(1, len(choices)))
+    return choices if ctx.plan.level == "full" else some(ctx, choices, 1)
 
 
 def _sweep(ctx: GateContext) -> Iterator[Shape]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from atrex.gates.choice import simple
+from atrex.gates.choice import simple, some
 from atrex.gates.context import GateContext
 from atrex.protocol import SPECIALS, Edit, InputSpec
 from atrex.records import Shape
@@ -16,8 +16,7 @@ def run(ctx: GateContext) -> None:
     In every bucket, and at an odd shape: what overflows may do so on a path that production does not take.
     """
     problem = ctx.problem
-    odd = simple(ctx, ctx.odd_shapes())
-    for shape in (*ctx.representatives(), *ctx.dice.sample(odd, min(len(odd), 1))):
+    for shape in (*ctx.representatives(), *some(ctx, simple(ctx, ctx.odd_shapes()), 1)):
         inputs = problem.spec.inputs
         matrices = [n for n in problem.row_inputs() if len(inputs[n].shape) > 1]
         forms = dict.fromkeys(inputs[name].shape for name in matrices)  # in an order that a seed repeats

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,11 @@ class SyntheticLab:
         self.released.append(operator)
 
 
+def _wrong_on(name: str, candidate: Candidate, case: Case, care: Care) -> NotTimed | None:
+    fault = NotTimed("wrong output", kind=FaultKind.WRONG, candidate=candidate.id)
+    return fault if case.id == name else None
+
+
 def run(folder: Path, lab: SyntheticLab, agent: Agent | None = None, **options: object) -> Findings:
     with Ledger(folder / "ledger.jsonl", "here") as ledger:
         book = Book(ledger, "p1-bench")
@@ -160,11 +166,7 @@ class TestLoop:
     ) -> None:
         """On the second or third case as on the first; the report is whole, now and when it is resumed."""
         for number in range(3):
-            wrong = lambda c, case, _care, n=number: (  # noqa: E731
-                NotTimed("wrong output", kind=FaultKind.WRONG, candidate=c.id)
-                if case.id == f"rms_norm-00{n}"
-                else None
-            )
+            wrong = partial(_wrong_on, f"rms_norm-00{number}")
             folder = tmp_path / str(number)
             for _session in range(2):
                 found = run(folder, SyntheticLab(fault=wrong), replay)

@@ -91,7 +91,9 @@ class _Slow(Scripted):
         self.now += 30.0 if seconds is None else min(30.0, seconds)
         if seconds is not None and seconds < 30.0:
             raise ModelUnavailable("the deadline")
-        return Reply(text=self.answer(request), stop=Stop.END, model=self.name, seconds=30.0)  # type: ignore[arg-type]
+        text = self.answer(request)
+        assert isinstance(text, str)
+        return Reply(text=text, stop=Stop.END, model=self.name, seconds=30.0)
 
 
 def test_a_question_takes_no_longer_than_what_is_left(synthetic: Any) -> None:

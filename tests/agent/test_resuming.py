@@ -11,15 +11,16 @@ from rich.console import Console
 
 from agent import bench, final, optimize
 from agent.agents import AgentOptions, open_agent
-from agent.bench_agents import Unanswered
 from agent.bench_plan import OperatorPlan, Selection
 from agent.bench_search import SearchingAgent
 from agent.events import Event, Finished, RunStarted
 from agent.history import EVENT_ENTRY
+from agent.lab import Unanswered
 from agent.state import fold
 from agent.workspace.account import Account
 from agent.workspace.session import Session
 from atrex.candidate import Candidate
+from atrex.commands.options import AgentName
 from atrex.errors import EnvironmentProblem, UsageError
 from atrex.ledger import Ledger
 from atrex.records import Judgement, Scalar, Status, Verdict
@@ -96,8 +97,8 @@ def test_answers_are_given_again_to_the_same_question_only(tmp_path: Path) -> No
     source = made(tmp_path)
     source.ledger.touch()
 
-    def replayed(op: str, agent: str) -> tuple[Run, Any]:
-        chosen = AgentOptions(agent=agent, replay="latest")  # type: ignore[arg-type]
+    def replayed(op: str, agent: AgentName) -> tuple[Run, Any]:
+        chosen = AgentOptions(agent=agent, replay="latest")
         given = optimize.Options(op=op, device="cpu", cases=("0",), runs=tmp_path, agent=chosen)
         return optimize._open_run(given)
 

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from atrex.dsl import interpreter
+from atrex.dsl.addresses import MOST_VIOLATIONS, Violation
 
 interpreter.install()
 
@@ -44,7 +45,7 @@ def test_reading_one_element_past_the_end(dtype: torch.dtype) -> None:
     assert y.tolist() == [1.0] * 100 + [0.0]  # not the seven that lies there
     size = dtype.itemsize
     assert violations == [
-        interpreter.Violation(
+        Violation(
             kernel="copy",
             kind="load",
             address=x.data_ptr() + 100 * size,
@@ -76,7 +77,7 @@ def test_a_wild_address_does_not_end_the_process() -> None:
     with interpreter.address_check() as violations:
         copy[(2,)](x, y, 256, 1 << 44, B=128)
     assert violations.total == 256
-    assert len(violations) == interpreter.MOST_VIOLATIONS
+    assert len(violations) == MOST_VIOLATIONS
     assert (y == 0).all()
 
 
