@@ -255,6 +255,8 @@ class Problem:
             return f"init {sorted(unknown)[0]} is unknown; known: {', '.join(self.spec.init)}"
         for name, limits in self.spec.init.items():
             value = case.init.get(name, limits.default)
+            if isinstance(value, bool) and limits.type != "bool":
+                return f"init {name} is {value}, legal is a value of type {limits.type}"
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if number and not _between(float(cast(float, value)), limits.min, limits.max):
                 return f"init {name} is {value}; legal is {limits.min} to {limits.max}"

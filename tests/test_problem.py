@@ -132,3 +132,13 @@ class TestProblem:
                 assert problem.source(name) == source
         with pytest.raises(KeyError, match="nothing"):
             problem.source("nothing")
+
+    @pytest.mark.parametrize("truth", [False, True])
+    def test_a_truth_is_no_number_of_a_constructor(self, truth: bool) -> None:
+        """False would be a block of no places, by which a shape divides."""
+        sizes = {"token_count": 9, "top_k": 8, "num_experts": 1}
+        case = Case(
+            operator="moe_align_block_size", id="moe_align_block_size-900", phase="decode", weight=0.1,
+            init={"block_size": truth, "num_experts": 1}, input=sizes,
+        )  # fmt: skip
+        assert load_problem("moe_align_block_size").complaint(case).startswith(f"init block_size is {truth}")

@@ -149,8 +149,8 @@ class Names:
         return self._kept("device", text, kept)
 
     def number(self, kind: str, old: Any) -> int:
-        """A number in the place of an id; 0 and negative ones say that there is none, and stay."""
-        if type(old) is int and old <= 0:
+        """A number in the place of an id; 0 and negative ones that fit say that there is none, and stay."""
+        if type(old) is int and -(1 << 62) < old <= 0:
             return old
         known = self.ids.setdefault(kind, {})
         return known.setdefault(old, len(known) + 1)

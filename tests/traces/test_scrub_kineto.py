@@ -29,6 +29,7 @@ NUMBERS = ("device", "stream", "correlation", "External id", "graph node id")
 CATEGORIES = ("kernel", "gpu_memcpy", "cpu_op", "cuda_runtime", "user_annotation", "python_function", "Trace")
 
 
+@example(category="kernel", fields={"pid": -(2**63) - 1}, numbers={}, lists={}, scalars=None)
 @example(category="cpu_op", fields={}, numbers={}, lists={"Input type": [-(2**63) - 1]}, scalars=None)
 @given(
     category=st.sampled_from(CATEGORIES),
