@@ -18,6 +18,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from agent.lab import Config
@@ -47,6 +48,11 @@ def lookup(rules: Sequence[Rule], point: Mapping[str, int]) -> Config:
 
 def read(source: str, where: str = "kernel") -> tuple[Rule, ...]:
     """Parse the table. Raises UsageError, naming `where` and the remedy, if it is missing or malformed."""
+    return tuple(Rule(dict(rule.bounds), dict(rule.config)) for rule in _parsed(source, where))
+
+
+@lru_cache(maxsize=256)  # a search looks at the same few files thousands of times
+def _parsed(source: str, where: str) -> tuple[Rule, ...]:
     lines, begin, end = _block(source, where)
     literal = _literal("".join(lines[begin + 1 : end]), where)
     if not isinstance(literal, list) or not literal:

@@ -44,11 +44,12 @@ OPEN: tuple[Finding, ...] = ("suspect", "untested")
 """Findings after which the configuration itself has still to be tried."""
 
 Key = tuple[str, str, str]
+_sorted_json = json.JSONEncoder(sort_keys=True).encode
 
 
 def config_key(kernel: str, bucket: str, config: Config) -> Key:
     """Identity of a configuration of a kernel in a bucket, whatever the order of its tunables."""
-    return kernel, bucket, json.dumps(config, sort_keys=True)
+    return kernel, bucket, _sorted_json(config)
 
 
 @dataclass(frozen=True, slots=True)

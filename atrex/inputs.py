@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from atrex.contract import LayoutKind
+from atrex.pages import seen_repeatedly
 from atrex.problem import Draw, Problem
 from atrex.protocol import Edit, Fill, InputSpec, SpecialName
 from atrex.records import Shape
@@ -19,6 +20,7 @@ HUGE = 2.0**100
 # Primes: what a row holds must not follow from its index modulo a tile size.
 _TILE_ROWS = (1021, 509, 251, 127, 61)
 _TILE_ELEMENTS = 1 << 19
+_SEEN_REPEATEDLY = 1 << 28  # bytes from which on a CPU's memory is too slow to be written anew
 GUARD_BYTES = 1 << 16  # at least a row of 32 Ki bf16 elements on either side
 _SEED_MASK = (1 << 63) - 1
 
@@ -132,6 +134,11 @@ def repeat_rows(block: Tensor, rows: int, *, turned: bool = False) -> Tensor:
     """Repeat a block of rows until there are `rows` of them; `turned`: rotate each repetition by one more."""
     if not block.shape[0]:
         return block
+    large = rows * block[0].numel() * block.element_size() >= _SEEN_REPEATEDLY
+    if large and not turned and block.device.type == "cpu":
+        seen = seen_repeatedly(block.contiguous(), rows)
+        if seen is not None:
+            return seen
     out = torch.empty((rows, *block.shape[1:]), dtype=block.dtype, device=block.device)
     for start in range(0, rows, block.shape[0]):
         count = min(block.shape[0], rows - start)

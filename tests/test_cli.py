@@ -218,14 +218,10 @@ class TestWorkloadFiles:
 class TestRejected:
     """Exit code 1: the candidate is at fault."""
 
-    @pytest.mark.parametrize(
-        ("source", "why"),
-        [("def f(:\n", "SyntaxError"), ("import torch\n", "class Model")],
-    )
-    def test_a_file_that_is_no_candidate(self, atrex: Atrex, directory: Path, source: str, why: str) -> None:
-        (directory / "K.py").write_text(source)
+    def test_a_file_that_is_no_candidate(self, atrex: Atrex, directory: Path) -> None:
+        (directory / "K.py").write_text("def f(:\n")
         said = atrex("verify", "K.py", "--op", "rmsnorm", "--device", "cpu", "--case", "7", "--json")
-        fails(said, 1, "K.py: not accepted: interface FAIL", why)
+        fails(said, 1, "K.py: not accepted: interface FAIL", "SyntaxError")
         assert said.json["accepted"] is False
         assert said.json["verdicts"][0]["fault"] == "import"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 
 import pytest
 
@@ -48,17 +47,12 @@ BUGS = {
         "",
     ),
     "a path for one row works in its input": ("", "if T == 1: x.copy_(result)"),
+    "a path for narrow rows loses specials": ("", "if H < 128: result = torch.nan_to_num(result)"),
     "a path for one row hands out one buffer": (
         "",
         "if T == 1: result = KEPT.setdefault(H, torch.empty_like(result)).copy_(result)",
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with Engine("cpu") as engine:
-        yield engine
 
 
 def looked(engine: Engine, kernel: Candidate, seed: int, draws: int = 0) -> GateContext:
@@ -72,23 +66,28 @@ def looked(engine: Engine, kernel: Candidate, seed: int, draws: int = 0) -> Gate
         return ctx
 
 
+def rejections(engine: Engine, kernel: Candidate) -> list[str]:
+    """Why each of several judgements rejects it."""
+    reasons = list[str]()
+    for seed in SEEDS:
+        try:
+            looked(engine, kernel, seed)
+        except Rejection as rejection:
+            reasons.append(rejection.reason)
+    return reasons
+
+
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.replace(" ", "_"))
 def test_a_bug_at_a_crossing_is_found(engine: Engine, bug: str) -> None:
     """Whatever the seed is, but for one of them at most: the next judgement draws again."""
     kernel = Candidate("rms_norm", "torch", NORM.format(bug=BUGS[bug][0], end=BUGS[bug][1]))
-    found = 0
-    for seed in SEEDS:
-        try:
-            looked(engine, kernel, seed)
-        except Rejection:
-            found += 1
-    assert found >= len(SEEDS) - 1
+    assert len(rejections(engine, kernel)) >= len(SEEDS) - 1
 
 
 def test_the_kernel_without_one_is_accepted(engine: Engine) -> None:
     right = Candidate("rms_norm", "torch", NORM.format(bug="", end=""))
-    for seed in SEEDS:
-        assert looked(engine, right, seed).metrics["crossed"] == 40
+    assert rejections(engine, right) == []
+    assert looked(engine, right, 1).metrics["crossed"] == 40
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ EXPECTED = {
 @pytest.fixture(scope="module")
 def verifier() -> Iterator[Verifier]:
     os.environ["ATREX_TEST_API_KEY"] = "secret"
-    timeouts = Timeouts(load=60, call=5, interpreted=5, round=10)
+    timeouts = Timeouts(load=60, call=3, interpreted=3, round=10)
     with Engine("cpu", timeouts=timeouts, memory_bytes=2 << 30) as engine:
         yield Verifier(engine)
     del os.environ["ATREX_TEST_API_KEY"]

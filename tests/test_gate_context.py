@@ -25,11 +25,11 @@ STATES = "chunk_gated_delta_rule_state"
 
 
 @pytest.fixture
-def states() -> Iterator[GateContext]:
+def states(engine: Engine) -> Iterator[GateContext]:
     """What `specials` sees of a kernel for a recurrence whose outputs are `checked`."""
     kernel = load_candidate(ROOT / f"tests/honest/{STATES}/triton/chunk_loop.py", STATES)
     cases = load_workload(operators=[STATES]).cases(STATES)
-    with Engine("cpu") as engine, engine.session(kernel) as session:
+    with engine.session(kernel) as session:
         yield gate_context("specials", session, cases, "screen", 1, "", lambda: session)
 
 
@@ -108,9 +108,9 @@ class CrowdedEngine(Engine):
         return "others leave 3 MiB"
 
 
-@pytest.mark.parametrize(("engine", "status"), [(Engine, Status.FAIL), (CrowdedEngine, Status.ERROR)])
-def test_memory_that_others_hold_is_not_the_candidate_s_fault(engine: type[Engine], status: Status) -> None:
-    with engine("cpu", memory_bytes=2 << 30) as made:
+@pytest.mark.parametrize(("kind", "status"), [(Engine, Status.FAIL), (CrowdedEngine, Status.ERROR)])
+def test_memory_that_others_hold_is_not_the_candidate_s_fault(kind: type[Engine], status: Status) -> None:
+    with kind("cpu", memory_bytes=2 << 30) as made:
         verdict = _interface(made)
     assert verdict.status is status
     assert ("harness: others leave 3 MiB; out of memory" in verdict.reason) == (status is Status.ERROR)
@@ -123,14 +123,14 @@ LIMITED = """        if x.numel() > {most}:
 
 @pytest.mark.parametrize(("most", "judged"), [(9 << 20, 1), (5 << 20, 2), (3 << 20, 4), (1 << 20, None)])
 def test_a_kernel_without_room_for_so_many_rows_is_asked_for_fewer(
-    most: int, judged: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, most: int, judged: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shapes, "_HUGE", 8 << 20)
     source = (ROOT / "tests/honest/rms_norm/cpp/scalar.py").read_text()
     kernel = tmp_path / "limited.py"
     kernel.write_text(source.replace("        if x.stride(-1) != 1:", LIMITED.format(most=most)))
     candidate, cases = load_candidate(kernel, "rms_norm"), load_workload().cases("rms_norm")
-    with Engine("cpu") as engine, engine.session(candidate) as session:
+    with engine.session(candidate) as session:
         ctx = gate_context("shapes", session, cases, "full", 1, "", lambda: session)
         if judged is None:
             with pytest.raises(Rejection, match="out of memory: MemoryError: no room for so many"):
@@ -143,10 +143,10 @@ def test_a_kernel_without_room_for_so_many_rows_is_asked_for_fewer(
 
 
 @pytest.mark.parametrize("remembered", [False, True])
-def test_another_process_may_round_otherwise(remembered: bool) -> None:
+def test_another_process_may_round_otherwise(engine: Engine, remembered: bool) -> None:
     """As where an autotuner chose another block by timing. What is remembered is wrong, and not rounded."""
     kernel = load_candidate(ROOT / "tests/honest/rms_norm/cpp/scalar.py", "rms_norm")
-    with Engine("cpu") as engine, engine.session(kernel) as session:
+    with engine.session(kernel) as session:
         cases = load_workload().cases("rms_norm")
         ctx = gate_context("purity", session, cases, "full", 1, "", lambda: session)
         spec = ctx.spec(ctx.smallest())
@@ -170,7 +170,7 @@ def test_a_crowded_gpu(held: float, tmp_path: Path) -> None:
     kept = torch.empty(int(held * total), dtype=torch.uint8, device="cuda")
     greedy = tmp_path / "greedy.py"
     source = (ROOT / "tests/faults/allocates.py").read_text()
-    greedy.write_text(source.replace("torch.ones(1 << 26)", "torch.ones(1 << 28, device='cuda')"))
+    greedy.write_text(source.replace("torch.empty(1 << 26)", "torch.ones(1 << 28, device='cuda')"))
     with Engine("cuda") as engine:
         verdict = _interface(engine, greedy)
     assert verdict.status is (Status.ERROR if held else Status.FAIL), verdict

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 
 import psutil
 import pytest
@@ -45,17 +44,12 @@ class Model(torch.nn.Module):
 """
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with Engine("cpu") as engine:
-        yield engine
-
-
 def judged(engine: Engine, candidate: Candidate, *, beside: bool, keep_going: bool = True) -> Judgement:
     with Verifier(engine, beside=beside) as verifier:
         return verifier.judge(candidate, CASES, level="screen", seed=5, keep_going=keep_going)
 
 
+@pytest.mark.slow
 def test_the_same_verdicts_in_the_same_order(engine: Engine) -> None:
     seen = list[str]()
     with Verifier(engine, beside=True) as verifier:

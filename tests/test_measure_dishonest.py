@@ -209,8 +209,8 @@ class TestDishonest:
                     self.known[key] = super().call(inputs)
                 return self.known[key].clone()
 
-        rules = replace(RULES, round_us=3000.0)
-        assert said in accused(Liar(sleep=5e-3), rules=rules)
+        told = accused(Liar(sleep=5e-3), rules=replace(RULES, round_us=3000.0))
+        assert said in told or "judge's clock saw" in told  # the second where a neighbour was on its core
 
     def test_all_passes_but_the_last_are_left_out(self) -> None:
         """They sleep as long as is claimed: a fifth of their time."""

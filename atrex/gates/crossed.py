@@ -7,6 +7,7 @@ that takes a stride for granted. There are more such pairs than calls: each judg
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from atrex.contract import LayoutKind
@@ -15,12 +16,13 @@ from atrex.gates.choice import Choice, simple, some
 from atrex.gates.context import GateContext, Undecided
 from atrex.gates.layouts import absent, applies
 from atrex.gates.sensitivity import init_values
-from atrex.protocol import Call, InputSpec
+from atrex.protocol import SPECIALS, Call, Edit, InputSpec
 from atrex.records import InitValue, Shape
 
 _ROWS = (1, 1, 2, 3, 5)  # where rows are independent; a single one is the likeliest to have a path of its own
 # Where any extents are legal: narrow ones are likelier to have a path of their own.
 _FEW = (1, 2, 3, 7, 8, 32, 100)
+_PLACES = 6  # of specials in one input, if it is not small: they would hide one another
 WHAT = "all drawn at random"
 
 
@@ -99,13 +101,34 @@ def _layouts(ctx: GateContext, spec: InputSpec) -> dict[str, LayoutKind]:
     return drawn
 
 
+def _specials(ctx: GateContext, spec: InputSpec) -> tuple[Edit, ...]:
+    """In about half of the calls a few specials anywhere in one input that must pass them on."""
+    problem, missing, dice = ctx.problem, absent(ctx, spec), ctx.dice
+    extents = {
+        name: math.prod(problem.tensor_shape(problem.spec.inputs[name], spec.shape))
+        for name in problem.contract.specials
+        if name not in missing
+    }
+    names = [name for name, elements in extents.items() if elements]
+    if not names or dice.random() < 0.5:
+        return ()
+    name = dice.choice(names)
+    count = min(_PLACES, 1 + extents[name] // 8)
+    at = tuple(sorted({dice.randrange(extents[name]) for _ in range(count)}))
+    return (Edit(kind="place", input=name, at=at, values=tuple(dice.choice(SPECIALS) for _ in at)),)
+
+
 def _look(ctx: GateContext, spec: InputSpec) -> None:
     shape = spec.shape
     if ctx.dice.random() < ctx.plan.crossing:  # what is remembered by extents alone is wrong then
         shape = ctx.problem.with_init(shape, **_init(ctx))
     after = ctx.spec(shape, source=ctx.rich_source, tile_rows=None)
+    after = after.model_copy(update={"edits": _specials(ctx, after)})
     outcome, second = ctx.calls([Call(inputs=spec, deliver_inputs=True, hold=True), Call(inputs=after)])
     ctx.require_accurate(spec, outcome.outputs, WHAT)
-    ctx.require_accurate(after, second.outputs, f"{WHAT}, after another call")
+    if after.edits:
+        ctx.require_classes(after, second.outputs, f"{WHAT}, specials in {after.edits[0].input}")
+    else:
+        ctx.require_accurate(after, second.outputs, f"{WHAT}, after another call")
     untouched(ctx, spec, outcome)
     still_there(ctx, spec, outcome, outcome.outputs, f"{WHAT}; kept through another call")

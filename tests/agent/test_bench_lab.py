@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from agent.bench_agents import Agent, Kind
@@ -29,9 +27,8 @@ class Model(torch.nn.Module):
 
 
 @pytest.fixture(scope="module")
-def lab() -> Iterator[MachineLab]:
-    with Engine("cpu", threads=1) as engine:
-        yield MachineLab(engine, HARDWARE, None, cores=4)
+def lab(engine: Engine) -> MachineLab:
+    return MachineLab(engine, HARDWARE, None, cores=4)
 
 
 def kernel_of(kind: Kind) -> Candidate:

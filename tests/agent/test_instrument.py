@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -43,11 +43,10 @@ class Failing(Instrument):
 
 
 @pytest.fixture
-def lab() -> Iterator[Failing]:
-    with Engine("cpu") as engine:
-        yield Failing(
-            engine, PROBLEM, load_hardware("H200"), None, protocol_for("cpu"), lambda _: Path("unused")
-        )
+def lab(engine: Engine) -> Failing:
+    return Failing(
+        engine, PROBLEM, load_hardware("H200"), None, protocol_for("cpu"), lambda _: Path("unused")
+    )
 
 
 @pytest.mark.parametrize("failure", MACHINE)
@@ -95,14 +94,11 @@ class Wrong(Failing):
 
 
 @pytest.mark.parametrize("where", [CASES[1].id, "token_count="])
-def test_a_champion_that_is_wrong_at_the_end_is_not_believed(where: str) -> None:
+def test_a_champion_that_is_wrong_at_the_end_is_not_believed(engine: Engine, where: str) -> None:
     """On one of its cases, or on a shape that the search never saw: nothing of it counts."""
-    with Engine("cpu") as engine:
-        lab = Wrong(
-            engine, PROBLEM, load_hardware("H200"), None, protocol_for("cpu"), lambda _: Path("unused")
-        )
-        lab.where = where
-        found = final.measure(lab, KERNEL, CASES, 5.0, 1, Console(quiet=True))
+    lab = Wrong(engine, PROBLEM, load_hardware("H200"), None, protocol_for("cpu"), lambda _: Path("unused"))
+    lab.where = where
+    found = final.measure(lab, KERNEL, CASES, 5.0, 1, Console(quiet=True))
     assert where in found.doubt
     assert len(found.results) == len(CASES)
     assert not any(result.accepted or result.latency or result.vs_eager for result in found.results)

@@ -190,7 +190,7 @@ def test_dropout_gets_over_a_misjudgement_that_holds_the_search_without_it(synth
 
 def test_an_episode_that_found_a_new_best_leaves_notes_and_resets_the_share(synthetic: Any) -> None:
     world = unlucky(synthetic)
-    world.run(budget=Budget(steps=160))
+    world.run(budget=Budget(steps=80))
     shares = {True: set[float](), False: set[float]()}
     for i, event in enumerate(world.events):
         if isinstance(event, DropoutEnded):
@@ -203,7 +203,8 @@ def test_an_episode_that_found_a_new_best_leaves_notes_and_resets_the_share(synt
     assert shares[False]
 
 
-def test_killed_after_any_event_a_resumed_run_is_the_uninterrupted_one(synthetic: Any) -> None:
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 5])
+def test_killed_after_any_event_a_resumed_run_is_the_uninterrupted_one(synthetic: Any, step: int) -> None:
     def world() -> Any:
         def wrong(config: Any, _case: Any) -> bool:
             return config["num_warps"] == 2
@@ -216,7 +217,7 @@ def test_killed_after_any_event_a_resumed_run_is_the_uninterrupted_one(synthetic
     whole.run(**options)
     kinds = {event.kind for event in whole.events}
     assert {"dropout_started", "dropout_ended", "promoted"} <= kinds
-    for cut in range(1, len(whole.events)):
+    for cut in range(1, len(whole.events), step):
         again = world()
         again.events = [load_event(event.model_dump_json()) for event in whole.events[:cut]]
         resumed = again.run(**options)

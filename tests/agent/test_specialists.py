@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -350,12 +350,6 @@ def test_the_dispatch_table_of_the_incumbent_is_edited_as_before() -> None:
     assert len(dispatch.read(dispatch.write(again, (Rule({}, table[0].config),)))) == 1
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with Engine("cpu") as made:
-        yield made
-
-
 def answers(engine: Engine, one: Candidate, *dims: Mapping[str, int]) -> list[tuple[torch.Tensor, set[str]]]:
     """The output's bits for seeded inputs of each shape, and the names of the kernels that ran."""
     problem = load_problem(one.operator)
@@ -369,8 +363,10 @@ def answers(engine: Engine, one: Candidate, *dims: Mapping[str, int]) -> list[tu
 
 ROWS: dict[str, tuple[int, ...]] = {"token_count": (64,)}
 PAIRS = [
-    (AVX512, SCALAR, ROWS, [(65, 70), (64, 70)]),
-    pytest.param(VECTOR_ROWS, SCALAR, ROWS, [(65, 70), (64, 70)], marks=pytest.mark.slow),
+    *(
+        pytest.param(k, SCALAR, ROWS, [(65, 70), (64, 70)], marks=pytest.mark.slow)
+        for k in (AVX512, VECTOR_ROWS)
+    ),
     (L2_HONEST, L2_KNOWN, {"num_tokens": (4,), "hidden_size": (64,)}, [(3, 65), (3, 64)]),
 ]
 

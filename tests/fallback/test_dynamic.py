@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,12 +23,7 @@ from atrex.verify import Verifier
 LABELLED = Path(__file__).parents[1] / "fallbacks/files"
 CHEATS = Path(__file__).parents[1] / "cheats"
 HONEST = Path(__file__).parents[1] / "honest"
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with Engine("cpu") as made:
-        yield made
+SLOW = pytest.mark.slow
 
 
 def seen(engine: Engine, path: Path, operator: str) -> FileReport:
@@ -45,11 +39,18 @@ def seen(engine: Engine, path: Path, operator: str) -> FileReport:
         (LABELLED / "gemm_in_cublas_gate_in_triton.py", "linear_sigmoid_mul", Outcome.PARTIAL),
         (LABELLED / "kernel_never_launched.py", "rms_norm", Outcome.DEAD_KERNEL),
         (LABELLED / "exec_of_built_text.py", "silu_and_mul", Outcome.FALLBACK),
-        (LABELLED / "custom_op_launches.py", "l2_norm", Outcome.KERNEL),
+        pytest.param(LABELLED / "custom_op_launches.py", "l2_norm", Outcome.KERNEL, marks=SLOW),
         (LABELLED / "triton_op_with_wrap_triton.py", "rms_norm", Outcome.KERNEL),
-        (LABELLED / "kernel_used_in_custom_op_by_dotted_name.py", "silu_and_mul", Outcome.KERNEL),
-        (LABELLED / "library_impl_hides_an_activation.py", "silu_and_mul", Outcome.PARTIAL),
-        (LABELLED / "windows_by_unfold.py", "causal_conv1d", Outcome.KERNEL),
+        pytest.param(
+            LABELLED / "kernel_used_in_custom_op_by_dotted_name.py",
+            "silu_and_mul",
+            Outcome.KERNEL,
+            marks=SLOW,
+        ),
+        pytest.param(
+            LABELLED / "library_impl_hides_an_activation.py", "silu_and_mul", Outcome.PARTIAL, marks=SLOW
+        ),
+        pytest.param(LABELLED / "windows_by_unfold.py", "causal_conv1d", Outcome.KERNEL, marks=SLOW),
         (CHEATS / "l2_norm/numpy_computes.py", "l2_norm", Outcome.PARTIAL),
         (CHEATS / "l2_norm/torch_on_a_thread.py", "l2_norm", Outcome.PARTIAL),
     ],

@@ -12,5 +12,5 @@ class Model(nn.Module):
     def forward(self, x, weight):
         held = []
         while True:
-            held.append(torch.ones(1 << 26))
+            held.append(torch.empty(1 << 26))
         return torch.zeros_like(x)

@@ -173,7 +173,13 @@ def test_a_finished_store_is_opened_and_not_rebuilt(
     assert (tmp_path / "s" / "witness").exists()
 
 
-@pytest.mark.parametrize("damage", ["unfinished", "garbage", "database gone", "directory gone"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *("garbage", "directory gone"),
+        *(pytest.param(damage, marks=pytest.mark.slow) for damage in ("unfinished", "database gone")),
+    ],
+)
 def test_a_damaged_store_is_rebuilt(
     tmp_path: Path, damage: str, vectors: tuple[list[str], np.ndarray]
 ) -> None:

@@ -18,7 +18,7 @@ from agent.profiling.diagnose import bottlenecks, lines
 from agent.profiling.watch import watch
 from atrex.candidate import Candidate
 from atrex.errors import EnvironmentProblem
-from atrex.judge import CandidateFault, HarnessError
+from atrex.judge import CandidateFault, Engine, HarnessError
 from atrex.problem import load_problem
 from atrex.protocol import InputSpec, LaunchReport
 from atrex.records import Case, FaultKind
@@ -103,20 +103,18 @@ def test_a_candidate_of_another_dsl_has_no_loops(machine: tuple[Hardware, Calibr
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", KERNELS, ids=lambda path: path.stem)
-def test_measured_in_the_sandbox(path: Path) -> None:
+def test_measured_in_the_sandbox(engine: Engine, path: Path) -> None:
     from agent.instrument import Instrument
-    from atrex.judge import Engine
     from atrex.measure import protocol_for
 
     hardware = load_hardware("H200")  # its vendor's peaks: only the order of magnitude is looked at
-    with Engine("cpu", threads=1) as engine:
-        rules = protocol_for("cpu", quick=True)
-        lab = Instrument(engine, PROBLEM, hardware, None, rules, lambda _: Path("unsaved.py"))
-        try:
-            small = case(256, 1024)
-            measured = lab.measure(candidate(path), [small])[small.id]
-        finally:
-            lab.close()
+    rules = protocol_for("cpu", quick=True)
+    lab = Instrument(engine, PROBLEM, hardware, None, rules, lambda _: Path("unsaved.py"))
+    try:
+        small = case(256, 1024)
+        measured = lab.measure(candidate(path), [small])[small.id]
+    finally:
+        lab.close()
     profile = collect.on_cpu(candidate(path), small, PROBLEM, measured.median_us, hardware, None, threads=1)
     assert profile.median_us == measured.median_us
     assert 0 < profile.bytes_per_s < profile.peak_bytes_per_s

@@ -175,17 +175,12 @@ def cut_off(voice: Voice, count: str) -> None:
 
 def farewell(voice: Voice) -> None:
     """When it is told to end, it saves what it has and makes a last call."""
-
-    def end(*_: object) -> None:
-        write(SECOND)
-        voice.say("farewell", tokens=5000)
-        sys.exit(0)
-
-    signal.signal(signal.SIGTERM, end)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # not in the middle of its words
     write(FIRST)
     voice.say("working")
-    while True:
-        signal.pause()
+    signal.sigwait({signal.SIGTERM})
+    write(SECOND)
+    voice.say("farewell", tokens=5000)
 
 
 def called(voice: Voice) -> None:
