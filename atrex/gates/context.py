@@ -69,7 +69,7 @@ def make_plan(level: Level, engine: EngineKind) -> Plan:
         instrumented=full,
         huge=full and engine != "interpreter",
         sweep=1000 if full else 8,
-        crossed={"cuda": 48, "native": 40, "interpreter": 24}[engine] if full else 4,
+        crossed={"cuda": 48, "native": 100, "interpreter": 24}[engine] if full else 4,
         simple_work={"cuda": 1e9, "native": 1e7, "interpreter": 3e6}[engine],
         crossing=0.25 if engine == "cuda" else 0.5,
         cases=1000 if full else 6,
