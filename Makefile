@@ -15,28 +15,17 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true  # on all cores; some files are no Python 3
 	@touch $@
 
-.PHONY: optimize test test-e2e test-pure test-slow test-llm test-gpu lint format clean
+.PHONY: optimize test test-slow test-llm test-gpu lint format clean
 optimize: $(STAMP)  ## the main job
 	$(BIN)/atrex optimize --op $(OP) --budget $(BUDGET) $(ARGS)
 
 # Two processes, whole files each, and one thread each: threads of both that wait for one another take five
-# times as long on two cores. Walls and whole jobs come after, one at a time: those tests count processes and
-# wait for timings, which a neighbour on both cores spoils. What needs neither a worker nor a clock takes
-# what a whole job leaves of them.
+# times as long on two cores. Walls and whole jobs are tested alone: those tests count processes and wait
+# for timings, which a neighbour on both cores spoils.
 ALONE := tests/isolation tests/e2e
-PURE := tests/traces tests/report tests/knowledge tests/bench/test_operators.py
-PURE += tests/agent/test_search.py tests/agent/test_nominees.py
-QUICK := $(BIN)/python -m pytest -m "not slow"
 test: $(STAMP)  ## everything but the slow suites
-	OMP_NUM_THREADS=1 $(QUICK) -n 2 --dist loadfile --no-loadscope-reorder $(ALONE:%=--ignore=%) $(PURE:%=--ignore=%)
-	$(QUICK) tests/isolation
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-e2e test-pure
-
-test-e2e: $(STAMP)
-	$(QUICK) tests/e2e
-
-test-pure: $(STAMP)
-	OMP_NUM_THREADS=1 nice -n 19 $(QUICK) $(PURE)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder $(ALONE:%=--ignore=%)
+	$(BIN)/python -m pytest -m "not slow" $(ALONE)
 
 test-slow: $(STAMP)  ## every honest kernel and mutant through all gates
 	$(BIN)/python -m pytest -m slow

@@ -194,6 +194,7 @@ def test_in_an_episode_moves_stay_near_the_ancestor(synthetic: Any) -> None:
     assert widest[False] > 2
 
 
+@pytest.mark.slow
 def test_a_grid_too_large_to_be_looked_at_is_searched_all_the_same(synthetic: Any) -> None:
     values = tuple(range(12))
     tunables = {"a": values, "b": values, "c": values}

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,18 +50,22 @@ class Finished:
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Finished]:
-    """A run with each agent, one after the other: two at a time take five times as long on two cores."""
+    """A run with each agent, side by side: of one thread each, or they wait for one another on two cores."""
     for package, _ in AGENTS.values():
         pytest.importorskip(package)
     found = {}
-    for agent in AGENTS:
-        place = tmp_path_factory.mktemp(agent)
-        with ModelServer(expert.answer) as server:
-            job = optimize(agent, server, place)
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        places = {agent: tmp_path_factory.mktemp(agent) for agent in AGENTS}
+        servers = {agent: stack.enter_context(ModelServer(expert.answer)) for agent in AGENTS}
+        jobs = {agent: optimize(agent, servers[agent], places[agent]) for agent in AGENTS}
+        for job in jobs.values():
+            stack.callback(job.kill)
+        for agent, job in jobs.items():
             stdout, stderr = job.communicate(timeout=280)
-        assert job.returncode == 0, stderr
-        (run,) = place.iterdir()
-        found[agent] = Finished(agent, json.loads(stdout), run, server.received, stderr)
+            assert job.returncode == 0, stderr
+            (run,) = places[agent].iterdir()
+            found[agent] = Finished(agent, json.loads(stdout), run, servers[agent].received, stderr)
     return found
 
 

@@ -150,6 +150,9 @@ def test_a_kill_leaves_what_was_used_and_saved(run: Run, synthetic: Any) -> None
 
 
 def test_ctrl_c_leaves_it_too(run: Run, synthetic: Any) -> None:
+    """Tests in the background of a shell would ignore the key: so it is heeded here, whatever was before."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
     def press() -> None:
         wait_for(lambda: under_way(run))
         os.kill(os.getpid(), signal.SIGINT)
@@ -159,6 +162,7 @@ def test_ctrl_c_leaves_it_too(run: Run, synthetic: Any) -> None:
     with pytest.raises(KeyboardInterrupt):
         author(run, "spend 1000").write(in_context(synthetic, 0))
     finger.join()
+    signal.signal(signal.SIGINT, before)
     (stopped,) = Account.of(run).sessions
     assert stopped.reason == "interrupted"
     assert stopped.dollars
