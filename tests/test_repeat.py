@@ -20,6 +20,7 @@ calibration: Any = importlib.import_module("calibration")
 WRONG = next(m for m in calibration.mutants() if m.name == "rms_norm/cpp/returns_fp32")
 
 
+@pytest.mark.slow
 def test_a_rejection_is_counted_with_its_seed(tmp_path: Path) -> None:
     wrong = repeat.Task("rms_norm", WRONG, ("interface",), (4, 5), "cpu", "screen", float("inf"))
     right = repeat.Task("l2_norm", None, ("interface",), (4, 5), "cpu", "screen", float("inf"))

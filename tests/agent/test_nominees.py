@@ -143,6 +143,7 @@ def test_timing_does_not_go_on_for_longer_than_a_promotion_takes(synthetic: Any)
             assert timed < 80 + 2 * 4.5 or not waiting
 
 
+@pytest.mark.slow
 def test_killed_between_timing_and_judging_a_run_goes_on_as_it_was(synthetic: Any) -> None:
     options = {"seed": 1, "enabled": False, "budget": Budget(seconds=300.0, reserve=0.0)}
     whole = bowl_world(synthetic)

@@ -157,6 +157,7 @@ def test_predicted_and_realised_gain_are_remembered(synthetic: Any) -> None:
     assert all(a.realised.better for a in won)
 
 
+@pytest.mark.slow
 def test_a_local_optimum_of_single_moves_does_not_hold_the_tuner(synthetic: Any) -> None:
     """No single move leads on from `row`'s best (1.3) to `tile`'s (1.0); timing widely does."""
     for seed in range(3):

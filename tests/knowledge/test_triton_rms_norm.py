@@ -134,6 +134,7 @@ def test_the_table_sums_a_row_in_one_order_whatever_the_batch() -> None:
 
 
 @pytest.mark.skipif(not INTERPRETER.exists(), reason="needs atrex/dsl/interpreter.py")
+@pytest.mark.slow
 def test_interpreted_kernels_agree_with_fp64() -> None:
     environment = os.environ | {"TRITON_INTERPRET": "1"}
     child = subprocess.run(
