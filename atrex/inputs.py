@@ -20,7 +20,6 @@ HUGE = 2.0**100
 # Primes: what a row holds must not follow from its index modulo a tile size.
 _TILE_ROWS = (1021, 509, 251, 127, 61)
 _TILE_ELEMENTS = 1 << 19
-_SEEN_REPEATEDLY = 1 << 28  # bytes from which on a CPU's memory is too slow to be written anew
 GUARD_BYTES = 1 << 16  # at least a row of 32 Ki bf16 elements on either side
 _SEED_MASK = (1 << 63) - 1
 
@@ -134,8 +133,7 @@ def repeat_rows(block: Tensor, rows: int, *, turned: bool = False) -> Tensor:
     """Repeat a block of rows until there are `rows` of them; `turned`: rotate each repetition by one more."""
     if not block.shape[0]:
         return block
-    large = rows * block[0].numel() * block.element_size() >= _SEEN_REPEATEDLY
-    if large and not turned and block.device.type == "cpu":
+    if block.device.type == "cpu" and not turned:
         seen = seen_repeatedly(block.contiguous(), rows)
         if seen is not None:
             return seen

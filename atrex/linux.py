@@ -1,4 +1,4 @@
-"""The few Linux calls that Python does not wrap: namespaces, mounts, capabilities, process controls.
+"""The few Linux calls that Python does not wrap: namespaces, mounts, capabilities, processes, mappings.
 
 Every function raises OSError with the kernel's reason; constants are from the kernel's uapi headers.
 """
@@ -6,6 +6,7 @@ Every function raises OSError with the kernel's reason; constants are from the k
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 from pathlib import Path
 
@@ -28,7 +29,14 @@ _SYS_MOUNT_SETATTR = 442  # the same number on every architecture, as all calls 
 _AT_FDCWD, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY = -100, 0x8000, 0x1
 _CAPABILITY_VERSION_3 = 0x2008_0522
 
+_PROT_NONE, _MAP_FIXED = 0x0, 0x10  # the second is another on a few processors of long ago
+
 _libc = ctypes.CDLL(None, use_errno=True)
+_libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (
+    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long
+)  # fmt: skip
 
 
 class _MountAttr(ctypes.Structure):
@@ -142,3 +150,15 @@ def retain_capabilities(*kept: int) -> None:
     _prctl("PR_CAP_AMBIENT_CLEAR_ALL", _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
     for capability in kept:
         _prctl("PR_CAP_AMBIENT_RAISE", _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, capability)
+
+
+def close_pages(start: int, nbytes: int) -> None:
+    """No access to these pages, from an address on a page's edge: it ends the process."""
+    _checked(_libc.mprotect(start, nbytes, _PROT_NONE), "mprotect")
+
+
+def map_file_at(start: int, nbytes: int, descriptor: int) -> None:
+    """The beginning of a file in the place of whatever is mapped there; writes stay private."""
+    access, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _MAP_FIXED
+    got = _libc.mmap(start, nbytes, access, flags, descriptor, 0)
+    _checked(0 if got == start else -1, "mmap")

@@ -10,17 +10,12 @@ import os
 import torch
 from torch import Tensor
 
+from atrex.linux import close_pages, map_file_at
+
 _ALIGNMENT = 64  # bytes: what PyTorch gives a fresh tensor, and kernels may count on
-_PROT_NONE = 0
-_MAP_FIXED = 0x10  # the same on all processors that Linux runs on, but for a few of long ago
+_LEAST_BYTES = 1 << 28  # to see a block repeatedly: below, memory is written anew as quickly
+_MOST_BYTES = 1 << 26  # of the block
 _MOST_MAPPINGS = 1 << 14  # of one tensor; a process may have 65530
-_MOST_BYTES = 1 << 26  # of the block that is seen many times
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = (
-    *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long),
-)
 
 
 def between_closed_pages(tensor: Tensor) -> Tensor:
@@ -34,8 +29,7 @@ def between_closed_pages(tensor: Tensor) -> Tensor:
     area = mmap.mmap(-1, inner + 2 * page)
     start = ctypes.addressof(ctypes.c_char.from_buffer(area))
     for at in (0, page + inner):
-        if _libc.mprotect(start + at, page, _PROT_NONE):
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        close_pages(start + at, page)
     if not nbytes:
         return tensor.clone()
     offset = page + (inner - nbytes) // _ALIGNMENT * _ALIGNMENT
@@ -47,14 +41,14 @@ def between_closed_pages(tensor: Tensor) -> Tensor:
 def seen_repeatedly(block: Tensor, rows: int) -> Tensor | None:
     """A CPU block's rows over and over until there are `rows`, in one block's memory; None: it cannot be.
 
-    For gigabytes of input of which a block is drawn: touching them anew costs more than a kernel that reads
+    For inputs so large that only a block is drawn: touching them anew costs more than a kernel that reads
     them. Every page is private, so a write changes the one place that it goes to. Raises OSError if the
     kernel refuses.
     """
     nbytes, page = block.numel() * block.element_size(), mmap.PAGESIZE
     unit = math.lcm(nbytes, page)  # where a repetition begins with a page
     total = nbytes // block.shape[0] * rows
-    if unit > _MOST_BYTES or total < 4 * unit or total > _MOST_MAPPINGS * unit:
+    if total < _LEAST_BYTES or unit > _MOST_BYTES or not 4 * unit <= total <= _MOST_MAPPINGS * unit:
         return None
     area = mmap.mmap(-1, -(-total // unit) * unit, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     start = ctypes.addressof(ctypes.c_char.from_buffer(area))
@@ -65,10 +59,8 @@ def seen_repeatedly(block: Tensor, rows: int) -> Tensor | None:
             first = torch.frombuffer(once, dtype=block.dtype).view(-1, *block.shape)
             first.copy_(block.expand_as(first))
             del first  # or the mapping stays
-        access, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _MAP_FIXED
         for at in range(start, start + len(area), unit):
-            if _libc.mmap(at, unit, access, flags, file, 0) != at:
-                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+            map_file_at(at, unit, file)
     finally:
         os.close(file)
     count = total // block.element_size()

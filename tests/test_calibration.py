@@ -71,6 +71,7 @@ def specimens(chosen: list[Any], device: Device, *others: pytest.MarkDecorator) 
     """Parameters: those that can be judged on a device, known escapes marked, and all with `others`."""
 
     def marks(name: str) -> list[pytest.MarkDecorator]:
+        # Strictly: an escape that a gate sees one day must be taken off the list.
         known = [pytest.mark.xfail(reason=ESCAPES[name], strict=True)] if name in ESCAPES else []
         return [*known, *others]
 

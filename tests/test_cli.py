@@ -218,10 +218,17 @@ class TestWorkloadFiles:
 class TestRejected:
     """Exit code 1: the candidate is at fault."""
 
-    def test_a_file_that_is_no_candidate(self, atrex: Atrex, directory: Path) -> None:
-        (directory / "K.py").write_text("def f(:\n")
+    @pytest.mark.parametrize(
+        ("source", "why"),
+        [
+            ("def f(:\n", "SyntaxError"),
+            pytest.param("import torch\n", "class Model", marks=pytest.mark.slow),
+        ],
+    )
+    def test_a_file_that_is_no_candidate(self, atrex: Atrex, directory: Path, source: str, why: str) -> None:
+        (directory / "K.py").write_text(source)
         said = atrex("verify", "K.py", "--op", "rmsnorm", "--device", "cpu", "--case", "7", "--json")
-        fails(said, 1, "K.py: not accepted: interface FAIL", "SyntaxError")
+        fails(said, 1, "K.py: not accepted: interface FAIL", why)
         assert said.json["accepted"] is False
         assert said.json["verdicts"][0]["fault"] == "import"
 

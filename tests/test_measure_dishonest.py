@@ -209,8 +209,9 @@ class TestDishonest:
                     self.known[key] = super().call(inputs)
                 return self.known[key].clone()
 
-        told = accused(Liar(sleep=5e-3), rules=replace(RULES, round_us=3000.0))
-        assert said in told or "judge's clock saw" in told  # the second where a neighbour was on its core
+        # It is accused whatever happens; of what, a neighbour on its core may change.
+        rules = replace(RULES, round_us=3000.0)
+        assert any(said in accused(Liar(sleep=5e-3), rules=rules) for _ in range(4))
 
     def test_all_passes_but_the_last_are_left_out(self) -> None:
         """They sleep as long as is claimed: a fifth of their time."""

@@ -8,7 +8,7 @@ import psutil
 import pytest
 import torch
 
-from atrex import inputs
+from atrex import pages
 from atrex.inputs import repeat_rows
 from atrex.pages import seen_repeatedly
 
@@ -25,22 +25,22 @@ def block_of(rows: int, width: int, dtype: torch.dtype = torch.bfloat16) -> torc
 def test_the_same_as_a_copy(
     rows: int, width: int, dtype: torch.dtype, extra: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(pages, "_LEAST_BYTES", 1 << 20)
     block, many = block_of(rows, width, dtype), 1000 * rows + extra
     seen = seen_repeatedly(block, many)
     assert seen is not None
     assert seen.shape == (many, width)
     assert seen.is_contiguous()
     assert torch.equal(seen.view(torch.uint8), block.view(torch.uint8).repeat(1001, 1)[:many])
-    monkeypatch.setattr(inputs, "_SEEN_REPEATEDLY", 1 << 20)
     assert torch.equal(repeat_rows(block, many).view(torch.uint8), seen.view(torch.uint8))
 
 
 def test_a_write_changes_one_place() -> None:
     block = block_of(61, 2048)
-    seen = seen_repeatedly(block, 61 * 900)
+    seen = seen_repeatedly(block, 61 * 1100)
     assert seen is not None
     seen[61 * 3 + 4, 5] = -1
-    changed = (seen != block.repeat(900, 1)).nonzero()
+    changed = (seen != block.repeat(1100, 1)).nonzero()
     assert changed.tolist() == [[61 * 3 + 4, 5]]
     assert bool((block >= 0).all())
 
@@ -60,8 +60,9 @@ def test_its_memory_is_a_block_s_and_is_given_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "width", "many"), [(61, 8192, 100), (1021, 65537, 1 << 20), (1, 2048, 1 << 20)]
+    ("rows", "width", "many"),
+    [(61, 8192, 100), (4099, 8192, 4 * 4099), (1021, 65537, 1 << 20), (1, 2048, 1 << 20)],
 )
 def test_what_would_not_pay_is_left_alone(rows: int, width: int, many: int) -> None:
-    """Too few repetitions, a block whose end meets a page's only after gigabytes, too many mappings."""
+    """Too little, a large block, one whose end meets a page's only after gigabytes, too many mappings."""
     assert seen_repeatedly(torch.zeros(rows, width, dtype=torch.bfloat16), many) is None

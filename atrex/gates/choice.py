@@ -18,8 +18,10 @@ _FALLBACK = 6  # of the simplest shapes, where hardly any is simple
 
 def simple(ctx: GateContext, shapes: Sequence[Shape]) -> list[Shape]:
     """Those that are not empty and take a moment, the simplest first."""
-    some = sorted((shape for shape in shapes if ctx.problem.elements(shape)), key=ctx.work)
-    return [s for place, s in enumerate(some) if place < _FALLBACK or ctx.work(s) <= ctx.plan.simple_work]
+    ascending = sorted((shape for shape in shapes if ctx.problem.elements(shape)), key=ctx.work)
+    return [
+        s for place, s in enumerate(ascending) if place < _FALLBACK or ctx.work(s) <= ctx.plan.simple_work
+    ]
 
 
 def some(ctx: GateContext, choices: Sequence[Choice], most: int) -> list[Choice]:

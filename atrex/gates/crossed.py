@@ -103,14 +103,17 @@ def _layouts(ctx: GateContext, spec: InputSpec) -> dict[str, LayoutKind]:
 
 def _specials(ctx: GateContext, spec: InputSpec) -> tuple[Edit, ...]:
     """In about half of the calls a few specials anywhere in one input that must pass them on."""
-    problem, missing, dice = ctx.problem, absent(ctx, spec), ctx.dice
+    problem, dice = ctx.problem, ctx.dice
+    if not problem.contract.specials or dice.random() < 0.5:
+        return ()
+    missing = absent(ctx, spec)
     extents = {
         name: math.prod(problem.tensor_shape(problem.spec.inputs[name], spec.shape))
         for name in problem.contract.specials
         if name not in missing
     }
     names = [name for name, elements in extents.items() if elements]
-    if not names or dice.random() < 0.5:
+    if not names:
         return ()
     name = dice.choice(names)
     count = min(_PLACES, 1 + extents[name] // 8)

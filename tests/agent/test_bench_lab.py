@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from agent.bench_agents import Agent, Kind
@@ -27,8 +29,10 @@ class Model(torch.nn.Module):
 
 
 @pytest.fixture(scope="module")
-def lab(engine: Engine) -> MachineLab:
-    return MachineLab(engine, HARDWARE, None, cores=4)
+def lab(engine: Engine) -> Iterator[MachineLab]:
+    made = MachineLab(engine, HARDWARE, None, cores=4)
+    yield made
+    made.release("rms_norm")  # others' tests count the workers of this engine
 
 
 def kernel_of(kind: Kind) -> Candidate:

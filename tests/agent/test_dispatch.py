@@ -32,6 +32,17 @@ def test_a_table_survives_writing_and_reading(table: tuple[Rule, ...]) -> None:
     assert written.endswith(TAIL)
 
 
+def test_what_was_read_may_be_changed_by_its_reader() -> None:
+    """The next reader of the same file sees the file."""
+    source = dispatch.write(
+        f"{dispatch.BEGIN}\n{dispatch.END}\n", (Rule({"rows": 4}, {"a": 1}), Rule({}, {"a": 2}))
+    )
+    first = dispatch.read(source)
+    first[0].bounds["rows"] = 9
+    first[1].config["a"] = 7
+    assert dispatch.read(source) == (Rule({"rows": 4}, {"a": 1}), Rule({}, {"a": 2}))
+
+
 def test_a_written_table_is_the_literal_that_the_kernel_runs() -> None:
     table = (
         Rule({"token_count": 64}, {"variant": "row", "pdl": True, "x": 1.5}),

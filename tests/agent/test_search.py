@@ -191,7 +191,7 @@ def test_dropout_gets_over_a_misjudgement_that_holds_the_search_without_it(synth
 
 def test_an_episode_that_found_a_new_best_leaves_notes_and_resets_the_share(synthetic: Any) -> None:
     world = unlucky(synthetic)
-    world.run(budget=Budget(steps=80))
+    world.run(budget=Budget(steps=160))
     shares = {True: set[float](), False: set[float]()}
     for i, event in enumerate(world.events):
         if isinstance(event, DropoutEnded):

@@ -142,12 +142,12 @@ def named(problem: Problem, outputs: Any) -> dict[str, torch.Tensor]:
 
 
 def complaints(path: Path, device: str, count: int) -> dict[str, str]:
-    """What is wrong, by configuration and shape: `count` configurations, each on some shapes."""
+    """What is wrong, by configuration and shape: `count` configurations, each on two or three shapes."""
     item, operator = load_item(path), path.parent.name
     module, problem, rng = load(path), load_problem(operator), random.Random(f"{operator}/{count}")
     found = {}
     for config in configs(item, rng, count):
-        for shape in shapes(problem, rng, 1 + count // 3):
+        for shape in shapes(problem, rng, min(count, 3)):
             what = judged(module, problem, shape, config, device, rng.getrandbits(32))
             found[f"{config} {shape.dtype} {dict(shape.init)} {dict(shape.dims)}"] = what
     return found
@@ -227,7 +227,7 @@ def test_every_tunable_is_read(path: Path, quick: dict[str, Any]) -> None:
 @every_kernel
 def test_right_however_it_is_set(path: Path, quick: dict[str, Any]) -> None:
     found = quick[path.parent.name]["complaints"]
-    assert len(found) == 2
+    assert len(found) >= 4
     assert not {what: wrong for what, wrong in found.items() if wrong}
 
 
